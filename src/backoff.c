@@ -1,0 +1,61 @@
+#include "backoff.h"
+
+/* One attempt in this time by all waiters together is what the pauses aim at. */
+#define TURN (6 * ML_MILLISECOND)
+#define LONG (250 * ML_MILLISECOND)
+/* At least this much for each other waiter: what keeps a thousand of them bearable. */
+#define SHARE (800 * ML_MILLISECOND / 1000)
+#define AGE (100 * ML_MILLISECOND)
+/* More counts than this between two attempts of ours are no waiters but a fence that was lost. */
+#define COUNTS_MAX 10000
+
+static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/* Counts between two readings, `own` of which are ours; 0 where the fence started over. */
+static int64_t counts_between(uint64_t before, uint64_t now, uint64_t own) {
+  if (before == 0 || now < before || now - before < own) return 0;
+  uint64_t counts = now - before - own;
+  return counts > COUNTS_MAX ? 0 : (int64_t)counts;
+}
+
+int64_t ml_backoff_pause(struct ml_backoff *backoff, struct ml_sight sight, int64_t now,
+                         double random) {
+  bool same = backoff->looked && sight.holder == backoff->last.holder;
+  int64_t others = backoff->looked ? counts_between(backoff->last.fence, sight.fence, 1) : 0;
+  if (!same) backoff->seen_since = now;
+  backoff->last = sight;
+  backoff->looked = true;
+
+  int64_t pause = smaller(TURN * larger(1, others + (same ? 1 : 0)), LONG);
+  /* Who has waited for long asks up to three times as often. */
+  int64_t waited = now - backoff->started;
+  pause = pause * AGE / larger(AGE, smaller(waited, 3 * AGE));
+  /* Who has been watching the same holder for long does not expect it to go now. */
+  pause = larger(pause, smaller((now - backoff->seen_since) / 2, LONG));
+  pause = larger(pause, SHARE * others);
+  return (int64_t)((double)pause * (2 + random) / 3);
+}
+
+void ml_courtesy_tried(struct ml_courtesy *courtesy, uint64_t counts) {
+  courtesy->tries += counts;
+}
+
+void ml_courtesy_acquired(struct ml_courtesy *courtesy, uint64_t token, int64_t now) {
+  courtesy->others = counts_between(courtesy->token, token, courtesy->tries) > 0;
+  courtesy->token = token;
+  courtesy->tries = 0;
+  courtesy->acquired = now;
+  courtesy->released = 0;
+}
+
+void ml_courtesy_released(struct ml_courtesy *courtesy, int64_t now) {
+  courtesy->released = now;
+  courtesy->span = now - courtesy->acquired;
+}
+
+int64_t ml_courtesy_pause(const struct ml_courtesy *courtesy, int64_t now, double random) {
+  if (!courtesy->others || courtesy->released == 0) return 0;
+  int64_t yield = (int64_t)(random * (double)smaller(courtesy->span / 4, LONG));
+  return larger(0, courtesy->released + yield - now);
+}

@@ -1,0 +1,529 @@
+#include "client.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "nonce.h"
+#include "process.h"
+
+#define DOUBTS_MAX 1024                      /* beyond that the oldest is forgotten */
+#define LOOK_EVERY (250 * ML_MILLISECOND)    /* at one record in doubt */
+#define LOOKS_AT_ONCE 16                     /* in one operation */
+#define LIFE_IN_SOCKET (2 * ML_SECOND)       /* added to a ttl: bytes that wait behind an answer */
+
+/* Writes that may still take effect. `until` is set when the server first answers again: while it is
+ * stopped, nothing ends. */
+struct doubt {
+  struct doubt *next;
+  struct ml_key key;
+  char id[ML_ID_MAX + 1];
+  struct ml_writes writes;
+  const struct ml_lock *lock; /* that may still use the id; NULL when it is gone */
+  int64_t life;
+  int64_t until; /* 0: not yet known */
+  int64_t look_at;
+};
+
+struct ml_client {
+  unsigned references;
+  bool closed;
+  uint64_t generation; /* of the process that uses it */
+  struct ml_store *store;
+  struct ml_lock *locks;
+  struct doubt *doubts; /* newest first */
+  size_t doubt_count;
+  struct ml_stats stats;
+  uint64_t earlier_round_trips; /* of stores that were given up */
+  char *label;
+  char *prefix;
+  char *identity;
+  char *username;
+  char *password;
+  int64_t ttl;
+  int64_t timeout;
+  int64_t retry_min;
+  int64_t retry_max;
+  bool proxy;
+  struct ml_servers servers;
+};
+
+/* Checks. */
+
+static bool is_key_byte(unsigned char byte) { return byte > 0x20 && byte != 0x7f; }
+
+static enum ml_status check_bytes(const char *what, const char *text, size_t length,
+                                  struct ml_error *error) {
+  for (size_t i = 0; i < length; i++)
+    if (!is_key_byte((unsigned char)text[i]))
+      return ml_fail(error, ML_INVALID,
+                     "%s has byte 0x%02x at position %zu: allowed are 0x21-0x7e and 0x80-0xff",
+                     what, (unsigned)(unsigned char)text[i], i + 1);
+  return ML_OK;
+}
+
+enum ml_status ml_client_check_prefix(const char *prefix, size_t length, struct ml_error *error) {
+  if (length > 0 && prefix[0] == '#')
+    return ml_fail(error, ML_INVALID, "prefix begins with '#', which marks fence counters");
+  if (length > ML_KEY_MAX - 2)
+    return ml_fail(error, ML_INVALID, "prefix has %zu bytes: at most %d", length, ML_KEY_MAX - 2);
+  return check_bytes("prefix", prefix, length, error);
+}
+
+enum ml_status ml_client_check_name(const char *prefix, const char *name, size_t length,
+                                    struct ml_error *error) {
+  size_t limit = ML_KEY_MAX - 1 - strlen(prefix);
+  if (length == 0) return ml_fail(error, ML_INVALID, "name is empty");
+  if (length > limit)
+    return ml_fail(error, ML_INVALID,
+                   "name has %zu bytes: with the prefix \"%s\" at most %zu fit into a key of "
+                   "memcached",
+                   length, prefix, limit);
+  if (prefix[0] == '\0' && name[0] == '#')
+    return ml_fail(error, ML_INVALID, "name begins with '#', which marks fence counters");
+  return check_bytes("name", name, length, error);
+}
+
+enum ml_status ml_client_check_ttl(double seconds, int64_t *ttl, struct ml_error *error) {
+  if (!(seconds > 0 && seconds <= ML_TTL_MAX))
+    return ml_fail(error, ML_INVALID,
+                   "ttl must be a number of seconds above 0 and at most %d (28 days)", ML_TTL_MAX);
+  *ttl = ml_clock_span(seconds);
+  if (*ttl < ML_MILLISECOND)
+    return ml_fail(error, ML_INVALID, "ttl is below a millisecond");
+  return ML_OK;
+}
+
+/* Opening and closing. */
+
+void ml_client_defaults(struct ml_client_options *options) {
+  *options = (struct ml_client_options){.ttl = ML_DEFAULT_TTL,
+                                         .timeout = ML_DEFAULT_TIMEOUT,
+                                         .retry_min = ML_PAUSE_MIN,
+                                         .retry_max = ML_PAUSE_MAX};
+}
+
+static bool copy(char **to, const char *from) {
+  if (from == NULL) return true;
+  *to = strdup(from);
+  return *to != NULL;
+}
+
+/* "host:pid". What a host name may have that a label may not is replaced. */
+static char *default_label(void) {
+  char host[ML_LABEL_MAX - 16] = "";
+  if (gethostname(host, sizeof host - 1) != 0 || host[0] == '\0')
+    (void)snprintf(host, sizeof host, "localhost");
+  char label[ML_LABEL_MAX + 1];
+  (void)snprintf(label, sizeof label, "%s:%ld", host, (long)getpid());
+  for (char *c = label; *c != '\0'; c++)
+    if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
+  return strdup(label);
+}
+
+static struct ml_store *open_store(const struct ml_client *client, struct ml_error *error) {
+  const struct ml_store_options options = {.servers = &client->servers,
+                                           .timeout = client->timeout,
+                                           .proxy = client->proxy,
+                                           .username = client->username,
+                                           .password = client->password};
+  return ml_store_open(&options, error);
+}
+
+static void unref(struct ml_client *client) {
+  if (--client->references > 0) return;
+  while (client->doubts != NULL) {
+    struct doubt *next = client->doubts->next;
+    free(client->doubts);
+    client->doubts = next;
+  }
+  ml_store_close(client->store);
+  free(client->label);
+  free(client->prefix);
+  free(client->identity);
+  free(client->username);
+  if (client->password != NULL) {
+    for (volatile char *c = client->password; *c != '\0'; c++) *c = '\0';
+    free(client->password);
+  }
+  free(client);
+}
+
+struct ml_client *ml_client_open(const struct ml_client_options *options, struct ml_error *error) {
+  struct ml_client *client = calloc(1, sizeof *client);
+  if (client == NULL) {
+    (void)ml_fail(error, ML_REFUSED, "not enough memory for a client");
+    return NULL;
+  }
+  client->references = 1;
+  client->generation = ml_process_generation();
+  client->servers = options->servers;
+  client->ttl = options->ttl;
+  client->timeout = options->timeout;
+  client->retry_min = options->retry_min;
+  client->retry_max = options->retry_max;
+  client->proxy = options->proxy;
+  client->label = options->label != NULL ? strdup(options->label) : default_label();
+  const char *prefix = options->prefix != NULL ? options->prefix : ML_DEFAULT_PREFIX;
+  if (client->label == NULL || !copy(&client->prefix, prefix) ||
+      !copy(&client->identity, options->identity) || !copy(&client->username, options->username) ||
+      !copy(&client->password, options->password)) {
+    (void)ml_fail(error, ML_REFUSED, "not enough memory for a client");
+    unref(client);
+    return NULL;
+  }
+  client->store = open_store(client, error);
+  if (client->store == NULL) {
+    unref(client);
+    return NULL;
+  }
+  return client;
+}
+
+const char *ml_client_prefix(const struct ml_client *client) { return client->prefix; }
+const char *ml_client_identity(const struct ml_client *client) { return client->identity; }
+const struct ml_servers *ml_client_servers(const struct ml_client *client) {
+  return &client->servers;
+}
+int64_t ml_client_ttl(const struct ml_client *client) { return client->ttl; }
+bool ml_client_closed(const struct ml_client *client) { return client->closed; }
+
+size_t ml_client_held_count(const struct ml_client *client) {
+  size_t count = 0;
+  for (const struct ml_lock *lock = client->locks; lock != NULL; lock = lock->next)
+    if (ml_client_held(lock, NULL)) count++;
+  return count;
+}
+
+/* Doubt. */
+
+static void forget_doubt(struct ml_client *client, struct doubt **at) {
+  struct doubt *doubt = *at;
+  *at = doubt->next;
+  free(doubt);
+  client->doubt_count--;
+}
+
+/* Takes note of a lock's writes that may still arrive. Without memory for a note they end with their
+ * ttl, like those of a program that was killed. */
+static void note_doubt(struct ml_client *client, struct ml_lock *lock) {
+  if (!lock->in_doubt) return;
+  lock->in_doubt = false;
+  struct doubt *doubt = client->doubts;
+  while (doubt != NULL && (doubt->lock != lock || strcmp(doubt->id, lock->id) != 0))
+    doubt = doubt->next;
+  if (doubt == NULL) {
+    if (client->doubt_count == DOUBTS_MAX) {
+      struct doubt **oldest = &client->doubts;
+      while ((*oldest)->next != NULL) oldest = &(*oldest)->next;
+      forget_doubt(client, oldest);
+    }
+    doubt = calloc(1, sizeof *doubt);
+    if (doubt == NULL) return;
+    doubt->key = lock->key;
+    memcpy(doubt->id, lock->id, sizeof doubt->id);
+    doubt->lock = lock;
+    doubt->next = client->doubts;
+    client->doubts = doubt;
+    client->doubt_count++;
+  }
+  doubt->writes = ml_lock_writes(lock);
+  if (lock->ttl > doubt->life) doubt->life = lock->ttl;
+  doubt->until = 0;
+}
+
+/* Is the id in use again, so that its record must stand? */
+static bool in_use(const struct doubt *doubt) {
+  return doubt->lock != NULL && doubt->lock->owned && strcmp(doubt->lock->id, doubt->id) == 0;
+}
+
+static bool sweep(struct ml_client *client, const struct ml_key *key, const char *id,
+                  struct ml_writes writes) {
+  struct ml_error ignored;
+  return ml_store_has_time(client->store) &&
+         ml_lock_sweep(client->store, key, id, writes, &ignored) != ML_ANSWER_NONE;
+}
+
+/* After an operation that this server answered: looks for records in doubt there. */
+static void settle(struct ml_client *client, size_t server) {
+  if (client->doubts == NULL) return;
+  int64_t now = ml_clock_now();
+  int looks = 0;
+  for (struct doubt **at = &client->doubts; *at != NULL && looks < LOOKS_AT_ONCE;) {
+    struct doubt *doubt = *at;
+    bool here = doubt->key.server == server;
+    if (here && doubt->until == 0)
+      doubt->until = ml_clock_after(now, doubt->life + LIFE_IN_SOCKET);
+    if (here && now > doubt->until) {
+      forget_doubt(client, at);
+      continue;
+    }
+    at = &doubt->next;
+    if (!here || in_use(doubt) || now < doubt->look_at) continue;
+    doubt->look_at = ml_clock_after(now, LOOK_EVERY);
+    looks++;
+    if (!sweep(client, &doubt->key, doubt->id, doubt->writes)) return;
+  }
+}
+
+/* What every operation begins and ends with. */
+
+/* The child of a fork starts anew; see client.h. */
+static void become_child(struct ml_client *client) {
+  client->generation = ml_process_generation();
+  client->earlier_round_trips += ml_store_round_trips(client->store);
+  ml_store_abandon(client->store);
+  client->store = NULL;
+  for (struct ml_lock *lock = client->locks; lock != NULL; lock = lock->next)
+    ml_lock_disown(lock);
+  while (client->doubts != NULL) forget_doubt(client, &client->doubts);
+}
+
+static bool is_child(const struct ml_client *client) {
+  return client->generation != ml_process_generation();
+}
+
+/* Makes sure that there is a store of this process. */
+static enum ml_status attend(struct ml_client *client, struct ml_error *error) {
+  if (client->closed) return ml_fail(error, ML_CLOSED, "the client is closed");
+  if (is_child(client)) become_child(client);
+  if (client->store == NULL) client->store = open_store(client, error);
+  return client->store != NULL ? ML_OK : error->status;
+}
+
+static enum ml_status enter(struct ml_client *client, struct ml_error *error) {
+  enum ml_status status = attend(client, error);
+  if (status == ML_OK) ml_store_begin(client->store);
+  return status;
+}
+
+static bool answered(enum ml_status status) {
+  return status == ML_OK || status == ML_HELD || status == ML_LOST || status == ML_NOT_HELD;
+}
+
+static enum ml_status leave(struct ml_client *client, const struct ml_key *key,
+                            enum ml_status status) {
+  if (status == ML_LOST) client->stats.lost++;
+  if (answered(status))
+    settle(client, key->server);
+  else
+    client->stats.errors++;
+  return status;
+}
+
+/* Locks. */
+
+enum ml_status ml_client_add(struct ml_client *client, struct ml_lock *lock, const char *name,
+                             size_t length, int64_t ttl, const char *identity,
+                             struct ml_error *error) {
+  enum ml_status status = attend(client, error);
+  if (status != ML_OK) return status;
+  *lock = (struct ml_lock){.client = client, .label = client->label};
+  ml_store_place(client->store, &lock->key, client->prefix, name, length);
+  lock->name = lock->key.text + 1 + strlen(client->prefix);
+  lock->ttl = ttl != 0 ? ttl : client->ttl;
+  if (identity == NULL) identity = client->identity;
+  if (identity != NULL) {
+    lock->named = true;
+    (void)snprintf(lock->id, sizeof lock->id, "%s", identity);
+  }
+  ml_lock_ready(lock);
+  lock->next = client->locks;
+  if (lock->next != NULL) lock->next->previous = lock;
+  client->locks = lock;
+  client->references++;
+  return ML_OK;
+}
+
+void ml_client_remove(struct ml_lock *lock) {
+  struct ml_client *client = lock->client;
+  if (!client->closed && !is_child(client)) {
+    ml_lock_drop(lock, client->store);
+    note_doubt(client, lock);
+  }
+  for (struct doubt *doubt = client->doubts; doubt != NULL; doubt = doubt->next)
+    if (doubt->lock == lock) doubt->lock = NULL;
+  if (lock->previous != NULL)
+    lock->previous->next = lock->next;
+  else
+    client->locks = lock->next;
+  if (lock->next != NULL) lock->next->previous = lock->previous;
+  lock->client = NULL;
+  unref(client);
+}
+
+enum ml_status ml_client_acquire(struct ml_lock *lock, struct ml_error *error) {
+  struct ml_client *client = lock->client;
+  enum ml_status status = enter(client, error);
+  if (status != ML_OK) return status;
+  client->stats.attempts++;
+  status = ml_lock_acquire(lock, client->store, error);
+  note_doubt(client, lock);
+  if (status == ML_OK) client->stats.acquired++;
+  if (status == ML_HELD) client->stats.contended++;
+  return leave(client, &lock->key, status);
+}
+
+/* What another attempt cannot change. */
+static bool is_final(const struct ml_lock *lock, enum ml_status status) {
+  return status == ML_OK || status == ML_UNSUPPORTED || status == ML_CLOSED ||
+         ml_lock_held(lock, NULL);
+}
+
+static int64_t bounded(const struct ml_client *client, int64_t pause, int64_t left) {
+  if (pause < client->retry_min) pause = client->retry_min;
+  if (pause > client->retry_max) pause = client->retry_max;
+  if (pause > left) pause = left;
+  return pause > 0 ? pause : 1;
+}
+
+enum ml_status ml_client_try(struct ml_lock *lock, struct ml_wait *wait, int64_t *pause,
+                             struct ml_error *error) {
+  struct ml_client *client = lock->client;
+  int64_t now = ml_clock_now();
+  *pause = 0;
+  if (wait->deadline == 0) {
+    wait->deadline = ml_clock_after(now, wait->span);
+    wait->backoff.started = now;
+    int64_t yield = wait->span > 0 && !ml_client_held(lock, NULL)
+                        ? ml_courtesy_pause(&lock->courtesy, now, ml_nonce_unit())
+                        : 0;
+    if (yield > 0) {
+      *pause = yield < wait->span ? yield : wait->span;
+      client->stats.waited += *pause;
+      return ml_fail(error, ML_HELD, "lock \"%s\": others go first", lock->name);
+    }
+  }
+  enum ml_status status = ml_client_acquire(lock, error);
+  now = ml_clock_now();
+  if (is_final(lock, status) || now >= wait->deadline) return status;
+  *pause = bounded(client, ml_backoff_pause(&wait->backoff, lock->sight, now, ml_nonce_unit()),
+                   wait->deadline - now);
+  client->stats.waited += *pause;
+  return status;
+}
+
+enum ml_status ml_client_refresh(struct ml_lock *lock, int64_t ttl, struct ml_error *error) {
+  struct ml_client *client = lock->client;
+  enum ml_status status = enter(client, error);
+  if (status != ML_OK) return status;
+  status = ml_lock_refresh(lock, client->store, ttl != 0 ? ttl : lock->ttl, error);
+  if (status == ML_OK) client->stats.refreshed++;
+  return leave(client, &lock->key, status);
+}
+
+enum ml_status ml_client_release(struct ml_lock *lock, struct ml_error *error) {
+  struct ml_client *client = lock->client;
+  enum ml_status status = enter(client, error);
+  if (status != ML_OK) return status;
+  status = ml_lock_release(lock, client->store, error);
+  if (lock->giving_up) lock->in_doubt = true;
+  note_doubt(client, lock);
+  if (status == ML_OK) client->stats.released++;
+  return leave(client, &lock->key, status);
+}
+
+enum ml_status ml_client_verify(struct ml_lock *lock, struct ml_error *error) {
+  struct ml_client *client = lock->client;
+  enum ml_status status = enter(client, error);
+  if (status != ML_OK) return status;
+  return leave(client, &lock->key, ml_lock_verify(lock, client->store, error));
+}
+
+bool ml_client_held(const struct ml_lock *lock, int64_t *left) {
+  if (lock->client == NULL || is_child(lock->client)) {
+    if (left != NULL) *left = 0;
+    return false;
+  }
+  return ml_lock_held(lock, left);
+}
+
+/* Closing. */
+
+/* Every release leaves at once, without reply; one read per connection then waits until they are all
+ * done. What cannot go that way is released singly in the time that is left. */
+static bool release_all(struct ml_client *client) {
+  struct ml_error ignored;
+  for (struct ml_lock *lock = client->locks; lock != NULL; lock = lock->next) {
+    if (ml_lock_held(lock, NULL)) client->stats.released++;
+    ml_lock_drop(lock, client->store);
+  }
+  bool all = ml_store_flush(client->store, &ignored) == ML_OK;
+  for (struct ml_lock *lock = client->locks; lock != NULL; lock = lock->next)
+    if (lock->in_doubt)
+      all = sweep(client, &lock->key, lock->id, ml_lock_writes(lock)) && all;
+  for (struct doubt *doubt = client->doubts; doubt != NULL; doubt = doubt->next)
+    all = sweep(client, &doubt->key, doubt->id, doubt->writes) && all;
+  return all;
+}
+
+bool ml_client_close(struct ml_client *client) {
+  struct ml_error ignored;
+  if (client->closed) return true;
+  bool all = true;
+  if (is_child(client))
+    become_child(client);
+  else if (client->store != NULL && enter(client, &ignored) == ML_OK)
+    all = release_all(client);
+  if (client->store != NULL) client->earlier_round_trips += ml_store_round_trips(client->store);
+  ml_store_close(client->store);
+  client->store = NULL;
+  client->closed = true;
+  for (struct ml_lock *lock = client->locks; lock != NULL; lock = lock->next)
+    ml_lock_disown(lock);
+  return all;
+}
+
+void ml_client_abandon(struct ml_client *client) {
+  if (is_child(client)) become_child(client);
+  if (client->store != NULL)
+    for (struct ml_lock *lock = client->locks; lock != NULL; lock = lock->next)
+      ml_lock_drop(lock, client->store);
+  ml_store_close(client->store);
+  client->store = NULL;
+  client->closed = true;
+  unref(client);
+}
+
+/* Names. */
+
+enum ml_status ml_client_holder(struct ml_client *client, const char *name, size_t length,
+                                struct ml_holder *holder, bool *mine, struct ml_error *error) {
+  enum ml_status status = enter(client, error);
+  if (status != ML_OK) return status;
+  struct ml_key key;
+  ml_store_place(client->store, &key, client->prefix, name, length);
+  struct ml_error inner;
+  status = ml_lock_look(client->store, &key, holder, &inner);
+  if (status != ML_OK) {
+    client->stats.errors++;
+    return ml_fail(error, status, "lock \"%s\": %s", name, inner.message);
+  }
+  *mine = false;
+  if (!holder->is_record) return ML_OK;
+  const char *id = holder->record.id;
+  *mine = client->identity != NULL && strcmp(client->identity, id) == 0;
+  for (const struct ml_lock *lock = client->locks; lock != NULL && !*mine; lock = lock->next)
+    *mine = (lock->owned || lock->named) && strcmp(lock->id, id) == 0;
+  return ML_OK;
+}
+
+enum ml_status ml_client_break(struct ml_client *client, const char *name, size_t length,
+                               const char *value, size_t value_length, struct ml_error *error) {
+  enum ml_status status = enter(client, error);
+  if (status != ML_OK) return status;
+  struct ml_key key;
+  ml_store_place(client->store, &key, client->prefix, name, length);
+  struct ml_error inner;
+  status = ml_lock_break(client->store, &key, value, value_length, &inner);
+  if (status != ML_OK) (void)ml_fail(error, status, "lock \"%s\": %s", name, inner.message);
+  return leave(client, &key, status);
+}
+
+void ml_client_stats(const struct ml_client *client, struct ml_stats *stats) {
+  *stats = client->stats;
+  stats->round_trips = client->earlier_round_trips;
+  if (client->store != NULL) stats->round_trips += ml_store_round_trips(client->store);
+}

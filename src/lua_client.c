@@ -1,0 +1,245 @@
+/* The client class: options, names, counters. */
+#include <string.h>
+
+#include "clock.h"
+#include "lua_memlock.h"
+
+struct ml_lua_client *ml_lua_checkclient(lua_State *L, int index) {
+  struct ml_lua_client *self = luaL_checkudata(L, index, ML_LUA_CLIENT);
+  /* Only a finalizer that brought it back to life could show it like this. */
+  luaL_argcheck(L, self->client != NULL, index, "the client was collected");
+  return self;
+}
+
+/* memlock.client(...) */
+
+static void add_servers(lua_State *L, int arg, int index, struct ml_servers *servers) {
+  struct ml_error error;
+  size_t length;
+  const char *text = lua_tolstring(L, index, &length);
+  if (ml_servers_add(servers, text, length, &error) != ML_OK) ml_lua_argerror(L, arg, &error);
+}
+
+/* nil, a string with commas, or a table of strings. */
+static void read_servers(lua_State *L, int arg, struct ml_servers *servers) {
+  struct ml_error error;
+  servers->count = 0;
+  switch (lua_type(L, arg)) {
+  case LUA_TNONE:
+  case LUA_TNIL:
+    (void)ml_servers_add(servers, ML_DEFAULT_SERVER, strlen(ML_DEFAULT_SERVER), &error);
+    break;
+  case LUA_TSTRING:
+    add_servers(L, arg, arg, servers);
+    break;
+  case LUA_TTABLE:
+    lua_pushnil(L);
+    while (lua_next(L, arg) != 0) { /* key, server */
+      if (lua_type(L, -2) != LUA_TNUMBER)
+        luaL_argerror(L, arg, "servers are a list of strings; options are the second argument");
+      if (lua_type(L, -1) != LUA_TSTRING)
+        luaL_argerror(L, arg, lua_pushfstring(L, "a server is a string, not a %s",
+                                              luaL_typename(L, -1)));
+      add_servers(L, arg, -1, servers);
+      lua_pop(L, 1);
+    }
+    if (servers->count == 0) luaL_argerror(L, arg, "the list of servers is empty");
+    break;
+  default:
+    luaL_typeerror(L, arg, "string or table of servers");
+  }
+}
+
+static void check_text(lua_State *L, int arg, const char *name, bool good, const char *rule) {
+  if (!good) luaL_argerror(L, arg, lua_pushfstring(L, "option '%s' %s", name, rule));
+}
+
+static void read_identification(lua_State *L, int arg, struct ml_client_options *options) {
+  struct ml_error error;
+  size_t length;
+  options->prefix = ml_lua_string(L, arg, "prefix", &length);
+  if (options->prefix != NULL &&
+      ml_client_check_prefix(options->prefix, length, &error) != ML_OK)
+    ml_lua_argerror(L, arg, &error);
+  options->label = ml_lua_string(L, arg, "label", &length);
+  check_text(L, arg, "label",
+             options->label == NULL || ml_record_label_ok(options->label, length),
+             "has up to 128 bytes and no control characters");
+  options->identity = ml_lua_string(L, arg, "identity", &length);
+  check_text(L, arg, "identity",
+             options->identity == NULL || ml_record_id_ok(options->identity, length),
+             "has 1 to 64 bytes and neither spaces nor control characters");
+  options->username = ml_lua_string(L, arg, "username", &length);
+  check_text(L, arg, "username",
+             options->username == NULL || ml_record_id_ok(options->username, length),
+             "has 1 to 64 bytes and neither spaces nor control characters");
+  options->password = ml_lua_string(L, arg, "password", &length);
+  check_text(L, arg, "password",
+             options->password == NULL || ml_record_label_ok(options->password, length),
+             "has up to 128 bytes and no control characters");
+  check_text(L, arg, "username", (options->username == NULL) == (options->password == NULL),
+             "and 'password' go together");
+}
+
+static void read_times(lua_State *L, int arg, struct ml_client_options *options, double *wait) {
+  double seconds;
+  (void)ml_lua_ttl(L, arg, "ttl", &options->ttl);
+  (void)ml_lua_seconds(L, arg, "wait", true, true, wait);
+  if (ml_lua_seconds(L, arg, "timeout", false, false, &seconds))
+    options->timeout = ml_clock_span(seconds);
+  if (ml_lua_seconds(L, arg, "retry_min", true, false, &seconds))
+    options->retry_min = ml_clock_span(seconds);
+  if (ml_lua_seconds(L, arg, "retry_max", false, false, &seconds))
+    options->retry_max = ml_clock_span(seconds);
+  if (options->retry_min > options->retry_max)
+    luaL_argerror(L, arg, "option 'retry_min' is larger than 'retry_max'");
+}
+
+/* Leaves the function that sleeps on top: the option, or our own. */
+static void push_sleep_option(lua_State *L, int arg) {
+  if (lua_isnil(L, arg) || lua_getfield(L, arg, "sleep") == LUA_TNIL)
+    lua_pushcfunction(L, ml_lua_sleep);
+  else if (!lua_isfunction(L, -1))
+    luaL_argerror(L, arg, lua_pushfstring(L, "option 'sleep' must be a function, got %s",
+                                          luaL_typename(L, -1)));
+}
+
+int ml_lua_client_new(lua_State *L) {
+  static const char *const names[] = {"prefix",    "ttl",      "wait",     "timeout", "retry_min",
+                                      "retry_max", "sleep",    "label",    "identity", "proxy",
+                                      "username",  "password", NULL};
+  struct ml_client_options options;
+  lua_settop(L, 2); /* servers, options */
+  ml_client_defaults(&options);
+  read_servers(L, 1, &options.servers);
+  ml_lua_options(L, 2, names);
+  read_identification(L, 2, &options);
+  double wait = 0;
+  read_times(L, 2, &options, &wait);
+  options.proxy = ml_lua_boolean(L, 2, "proxy");
+
+  struct ml_lua_client *self = lua_newuserdatauv(L, sizeof *self, 1); /* self */
+  *self = (struct ml_lua_client){.wait = wait};
+  luaL_setmetatable(L, ML_LUA_CLIENT);
+  push_sleep_option(L, 2);
+  lua_setiuservalue(L, 3, 1);
+  lua_settop(L, 3); /* servers, options, self */
+
+  struct ml_error error;
+  self->client = ml_client_open(&options, &error);
+  if (self->client == NULL) return luaL_error(L, "%s", error.message);
+  return 1;
+}
+
+/* Methods. */
+
+static const char *check_name(lua_State *L, struct ml_client *client, int arg, size_t *length) {
+  luaL_checktype(L, arg, LUA_TSTRING);
+  const char *name = lua_tolstring(L, arg, length);
+  struct ml_error error;
+  if (ml_client_check_name(ml_client_prefix(client), name, *length, &error) != ML_OK)
+    ml_lua_argerror(L, arg, &error);
+  return name;
+}
+
+/* client:holder(name): a table, false when free, or nil, message, code. */
+static int client_holder(lua_State *L) {
+  struct ml_lua_client *self = ml_lua_checkclient(L, 1);
+  size_t length;
+  const char *name = check_name(L, self->client, 2, &length);
+  return ml_lua_holder(L, self->client, name, length);
+}
+
+/* client:break_lock(name, holder): removes exactly what holder() returned. */
+static int client_break_lock(lua_State *L) {
+  struct ml_lua_client *self = ml_lua_checkclient(L, 1);
+  size_t length, value_length;
+  const char *name = check_name(L, self->client, 2, &length);
+  luaL_checktype(L, 3, LUA_TTABLE);
+  if (lua_getfield(L, 3, "value") != LUA_TSTRING)
+    return luaL_argerror(L, 3, "a table that holder() returned is needed");
+  const char *value = lua_tolstring(L, -1, &value_length);
+  luaL_argcheck(L, value_length > 0, 3, "its value is empty, which nobody holds");
+  struct ml_error error;
+  enum ml_status status =
+      ml_client_break(self->client, name, length, value, value_length, &error);
+  return ml_lua_result(L, status, &error);
+}
+
+/* client:stats(): a table of counters. */
+static int client_stats(lua_State *L) {
+  struct ml_lua_client *self = ml_lua_checkclient(L, 1);
+  struct ml_stats stats;
+  ml_client_stats(self->client, &stats);
+  const struct {
+    const char *name;
+    uint64_t count;
+  } counters[] = {
+      {"attempts", stats.attempts},     {"acquired", stats.acquired},
+      {"contended", stats.contended},   {"refreshed", stats.refreshed},
+      {"lost", stats.lost},             {"released", stats.released},
+      {"errors", stats.errors},         {"round_trips", stats.round_trips},
+  };
+  const size_t count = sizeof counters / sizeof counters[0];
+  lua_createtable(L, 0, (int)count + 1);
+  for (size_t i = 0; i < count; i++) {
+    lua_pushinteger(L, (lua_Integer)counters[i].count);
+    lua_setfield(L, -2, counters[i].name);
+  }
+  lua_pushnumber(L, ml_clock_seconds(stats.waited));
+  lua_setfield(L, -2, "waited");
+  return 1;
+}
+
+/* client:close(): gives up what it holds, within one timeout. Returns true. */
+static int client_close(lua_State *L) {
+  struct ml_lua_client *self = ml_lua_checkclient(L, 1);
+  (void)ml_client_close(self->client);
+  lua_pushboolean(L, 1);
+  return 1;
+}
+
+/* Metamethods. */
+
+static int client_tostring(lua_State *L) {
+  const struct ml_lua_client *self = luaL_checkudata(L, 1, ML_LUA_CLIENT);
+  if (self->client == NULL || ml_client_closed(self->client)) {
+    lua_pushliteral(L, "memlock.client (closed)");
+    return 1;
+  }
+  const struct ml_servers *servers = ml_client_servers(self->client);
+  size_t others = servers->count - 1;
+  lua_pushfstring(L, "memlock.client (%s", servers->list[0].text);
+  if (others > 0) lua_pushfstring(L, " and %d more", (int)others);
+  lua_pushfstring(L, ", %d held)", (int)ml_client_held_count(self->client));
+  lua_concat(L, others > 0 ? 3 : 2);
+  return 1;
+}
+
+static int client_end(lua_State *L) {
+  struct ml_lua_client *self = luaL_checkudata(L, 1, ML_LUA_CLIENT);
+  if (self->client != NULL) (void)ml_client_close(self->client);
+  return 0;
+}
+
+static int client_gc(lua_State *L) {
+  struct ml_lua_client *self = luaL_checkudata(L, 1, ML_LUA_CLIENT);
+  struct ml_client *client = self->client;
+  self->client = NULL;
+  if (client != NULL) ml_client_abandon(client);
+  return 0;
+}
+
+void ml_lua_client_setup(lua_State *L) {
+  static const luaL_Reg metamethods[] = {
+      {"__gc", client_gc},
+      {"__close", client_end},
+      {"__tostring", client_tostring},
+      {NULL, NULL},
+  };
+  static const luaL_Reg methods[] = {
+      {"lock", ml_lua_lock_new},   {"holder", client_holder}, {"break_lock", client_break_lock},
+      {"stats", client_stats},     {"close", client_close},   {NULL, NULL},
+  };
+  ml_lua_class(L, ML_LUA_CLIENT, metamethods, methods);
+}

@@ -1,0 +1,606 @@
+#include "store.h"
+
+#include <errno.h>
+#include <libmemcached/memcached.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "clock.h"
+
+#if !defined(LIBMEMCACHED_VERSION_HEX) || LIBMEMCACHED_VERSION_HEX < 0x01001004
+#error "memlock needs libmemcached 1.1.4 or later: older releases report timeouts as misses"
+#endif
+
+#define FENCE_LIFE 86400 /* seconds */
+#define NO_ITEM_HAS INT64_MAX
+
+struct link {
+  memcached_st *handle;
+  memcached_result_st results[2]; /* one holds the view's value while the other is read into */
+  const struct ml_address *address;
+  uint64_t epoch;
+  bool up; /* a command of this epoch went out, so there is a connection (and we are authenticated) */
+  bool unread; /* commands without reply went out that no answer has covered yet */
+};
+
+struct ml_store {
+  int64_t timeout;
+  int64_t deadline; /* of the operation under way */
+  bool proxy;
+  uint64_t round_trips;
+  uint64_t largest_fence; /* seen by this store, for the seed of a lost counter */
+  memcached_st *ring;     /* only to hash with; NULL when there is one server */
+  char *credentials;      /* "user password", or NULL */
+  struct ml_store *next_abandoned;
+  struct ml_servers servers;
+  size_t count;
+  struct link links[];
+};
+
+/* Shared by all stores of the process, because an id must not be taken for that of a connection that
+ * another store, or a closed one, had. */
+static _Atomic uint64_t epochs = 1;
+
+/* What forked children gave up: kept, so that a leak checker sees that it is not lost. */
+static _Atomic(struct ml_store *) abandoned;
+
+static const char *lock_key(const struct ml_key *key) { return key->text + 1; }
+static const char *fence_key(const struct ml_key *key) { return key->text; }
+static size_t fence_length(const struct ml_key *key) { return key->length + 1; }
+
+/* Signals that report a fault of the running code cannot be blocked sensibly. */
+static void block_signals(sigset_t *saved) {
+  static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS};
+  sigset_t all;
+  sigfillset(&all);
+  for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++) sigdelset(&all, faults[i]);
+  (void)pthread_sigmask(SIG_BLOCK, &all, saved);
+}
+
+static void restore_signals(const sigset_t *saved) {
+  (void)pthread_sigmask(SIG_SETMASK, saved, NULL);
+}
+
+/* Opening and closing. */
+
+static bool set_behavior(memcached_st *handle, memcached_behavior_t behavior, uint64_t value) {
+  return memcached_success(memcached_behavior_set(handle, behavior, value));
+}
+
+static bool add_server(memcached_st *handle, const struct ml_address *address) {
+  memcached_return_t rc = address->port == 0
+                              ? memcached_server_add_unix_socket(handle, address->host)
+                              : memcached_server_add(handle, address->host, address->port);
+  return memcached_success(rc);
+}
+
+static bool open_link(struct link *link, const struct ml_address *address) {
+  link->address = address;
+  link->epoch = atomic_fetch_add(&epochs, 1);
+  link->handle = memcached_create(NULL);
+  if (link->handle == NULL) return false;
+  /* A failed connect must not "disable" the server for seconds: every call tries anew. */
+  return set_behavior(link->handle, MEMCACHED_BEHAVIOR_SERVER_TIMEOUT_LIMIT, INT32_MAX) &&
+         set_behavior(link->handle, MEMCACHED_BEHAVIOR_TCP_NODELAY, 1) &&
+         set_behavior(link->handle, MEMCACHED_BEHAVIOR_SUPPORT_CAS, 1) &&
+         add_server(link->handle, address) &&
+         memcached_result_create(link->handle, &link->results[0]) != NULL &&
+         memcached_result_create(link->handle, &link->results[1]) != NULL;
+}
+
+/* The ring never connects. Weighted ketama with equal weights is the ring that libketama and other
+ * clients draw; it does not depend on the order of servers, and no failure ever changes it. */
+static bool open_ring(struct ml_store *store) {
+  store->ring = memcached_create(NULL);
+  if (store->ring == NULL) return false;
+  if (!set_behavior(store->ring, MEMCACHED_BEHAVIOR_KETAMA_WEIGHTED, 1)) return false;
+  for (size_t i = 0; i < store->count; i++)
+    if (!add_server(store->ring, &store->servers.list[i])) return false;
+  return true;
+}
+
+static char *join_credentials(const char *username, const char *password) {
+  size_t size = strlen(username) + 1 + strlen(password) + 1;
+  char *text = malloc(size);
+  if (text != NULL) (void)snprintf(text, size, "%s %s", username, password);
+  return text;
+}
+
+struct ml_store *ml_store_open(const struct ml_store_options *options, struct ml_error *error) {
+  size_t count = options->servers->count;
+  struct ml_store *store = calloc(1, sizeof *store + count * sizeof store->links[0]);
+  if (store == NULL) goto failed;
+  store->timeout = options->timeout;
+  store->proxy = options->proxy;
+  store->servers = *options->servers;
+  store->count = count;
+  for (size_t i = 0; i < count; i++)
+    if (!open_link(&store->links[i], &store->servers.list[i])) goto failed;
+  if (count > 1 && !open_ring(store)) goto failed;
+  if (options->username != NULL) {
+    store->credentials = join_credentials(options->username, options->password);
+    if (store->credentials == NULL) goto failed;
+  }
+  return store;
+
+failed:
+  ml_store_close(store);
+  (void)ml_fail(error, ML_REFUSED, "not enough memory for the connections to memcached");
+  return NULL;
+}
+
+/* Bounds the waits of what follows; 0 lets nothing wait. */
+static void arm(struct link *link, uint64_t milliseconds) {
+  (void)set_behavior(link->handle, MEMCACHED_BEHAVIOR_POLL_TIMEOUT, milliseconds);
+  (void)set_behavior(link->handle, MEMCACHED_BEHAVIOR_CONNECT_TIMEOUT, milliseconds);
+}
+
+static void reply(struct link *link, bool wanted) {
+  (void)set_behavior(link->handle, MEMCACHED_BEHAVIOR_NOREPLY, !wanted);
+}
+
+void ml_store_close(struct ml_store *store) {
+  if (store == NULL) return;
+  sigset_t saved;
+  block_signals(&saved);
+  for (size_t i = 0; i < store->count; i++) {
+    struct link *link = &store->links[i];
+    if (link->handle == NULL) continue;
+    arm(link, 0); /* a full socket buffer must not make the good-bye wait */
+    memcached_quit(link->handle);
+    for (size_t r = 0; r < 2; r++)
+      if (link->results[r].root != NULL) memcached_result_free(&link->results[r]);
+    memcached_free(link->handle);
+  }
+  if (store->ring != NULL) memcached_free(store->ring);
+  if (store->credentials != NULL) {
+    /* Through a volatile pointer, or the compiler drops what nobody reads again. */
+    for (volatile char *c = store->credentials; *c != '\0'; c++) *c = '\0';
+    free(store->credentials);
+  }
+  free(store);
+  restore_signals(&saved);
+}
+
+void ml_store_abandon(struct ml_store *store) {
+  if (store == NULL) return;
+  store->next_abandoned = atomic_load(&abandoned);
+  while (!atomic_compare_exchange_weak(&abandoned, &store->next_abandoned, store)) continue;
+}
+
+/* Keys. */
+
+void ml_store_place(const struct ml_store *store, struct ml_key *key, const char *prefix,
+                    const char *name, size_t length) {
+  size_t prefix_length = strlen(prefix);
+  key->text[0] = '#';
+  memcpy(key->text + 1, prefix, prefix_length);
+  memcpy(key->text + 1 + prefix_length, name, length);
+  key->length = prefix_length + length;
+  key->text[1 + key->length] = '\0';
+  key->server = store->ring == NULL
+                    ? 0
+                    : memcached_generate_hash(store->ring, lock_key(key), key->length);
+}
+
+const char *ml_store_server(const struct ml_store *store, const struct ml_key *key) {
+  return store->servers.list[key->server].text;
+}
+
+bool ml_store_is_proxy(const struct ml_store *store) { return store->proxy; }
+
+uint64_t ml_store_round_trips(const struct ml_store *store) { return store->round_trips; }
+
+void ml_store_begin(struct ml_store *store) {
+  store->deadline = ml_clock_after(ml_clock_now(), store->timeout);
+}
+
+bool ml_store_has_time(const struct ml_store *store) { return ml_clock_now() < store->deadline; }
+
+bool ml_store_current(const struct ml_store *store, const struct ml_key *key,
+                      struct ml_version version) {
+  return version.cas != 0 && version.epoch == store->links[key->server].epoch;
+}
+
+/* Failures. */
+
+/* Ends the epoch: the next command opens a connection of its own. Bytes that are on their way may
+ * still reach the server. */
+static void drop(struct link *link) {
+  arm(link, 0);
+  memcached_quit(link->handle);
+  link->epoch = atomic_fetch_add(&epochs, 1);
+  link->up = link->unread = false;
+}
+
+void ml_store_drop(struct ml_store *store, const struct ml_key *key) {
+  sigset_t saved;
+  block_signals(&saved);
+  drop(&store->links[key->server]);
+  restore_signals(&saved);
+}
+
+static enum ml_status classify(memcached_return_t rc) {
+  switch (rc) {
+  case MEMCACHED_TIMEOUT:
+    return ML_TIMEOUT;
+  case MEMCACHED_ERROR:
+  case MEMCACHED_CLIENT_ERROR:
+  case MEMCACHED_SERVER_ERROR:
+  case MEMCACHED_PROTOCOL_ERROR:
+  case MEMCACHED_UNKNOWN_READ_FAILURE:
+  case MEMCACHED_SERVER_MEMORY_ALLOCATION_FAILURE:
+  case MEMCACHED_E2BIG:
+  case MEMCACHED_BAD_KEY_PROVIDED:
+  case MEMCACHED_INVALID_ARGUMENTS:
+  case MEMCACHED_MEMORY_ALLOCATION_FAILURE:
+    return ML_REFUSED;
+  default:
+    return ML_UNREACHABLE;
+  }
+}
+
+/* Drops the link and says what happened: in the system's words where there are some, else in
+ * libmemcached's. */
+static enum ml_status failed(struct link *link, memcached_return_t rc, struct ml_error *error) {
+  int system_error = memcached_last_error_errno(link->handle);
+  const char *server = link->address->text;
+  enum ml_status status = classify(rc);
+  if (status == ML_TIMEOUT)
+    (void)ml_fail(error, status, "%s did not answer in time", server);
+  else if (status == ML_UNREACHABLE && system_error != 0)
+    (void)ml_fail(error, status, "%s cannot be reached: %s", server, strerror(system_error));
+  else if (status == ML_UNREACHABLE)
+    (void)ml_fail(error, status, "%s cannot be reached: %s", server,
+                  rc == MEMCACHED_HOST_LOOKUP_FAILURE ? "no such host" : "the connection ended");
+  else
+    (void)ml_fail(error, status, "%s refused: %s", server, memcached_strerror(link->handle, rc));
+  drop(link);
+  return status;
+}
+
+static enum ml_status odd(struct link *link, struct ml_error *error, const char *what) {
+  drop(link);
+  return ml_fail(error, ML_REFUSED, "%s %s", link->address->text, what);
+}
+
+/* Flights. */
+
+/* With memcached -Y the first command of a connection is a set whose value is "user password". An
+ * expired item, because a server without -Y takes it for an item. */
+static enum ml_status authenticate(struct ml_store *store, struct link *link,
+                                   struct ml_error *error) {
+  static const char key[] = "memlock-auth";
+  reply(link, true);
+  memcached_return_t rc = memcached_set(link->handle, key, strlen(key), store->credentials,
+                                        strlen(store->credentials), ML_EXPIRED, 0);
+  store->round_trips++;
+  if (rc == MEMCACHED_SUCCESS) return ML_OK;
+  if (rc == MEMCACHED_CLIENT_ERROR)
+    return odd(link, error, "refused the username and password");
+  return failed(link, rc, error);
+}
+
+/* libmemcached bounds each of its waits, not the sum: before each one it is told what is left of the
+ * operation. Never nothing, so that an answer that is already here is read. */
+static void arm_for_the_rest(const struct ml_store *store, struct link *link, int waits) {
+  int64_t left = (store->deadline - ml_clock_now()) / ML_MILLISECOND / waits + 1;
+  arm(link, left < 1 ? 1 : left > INT32_MAX ? INT32_MAX : (uint64_t)left);
+}
+
+/* Gives a link what is left of the operation's time, and a connection that has a name where one is
+ * asked for. `connects` is how many times the next command may try to connect. */
+static enum ml_status ready(struct ml_store *store, struct link *link, int connects,
+                            struct ml_error *error) {
+  if (!ml_store_has_time(store))
+    return ml_fail(error, ML_TIMEOUT, "%s did not answer in time", link->address->text);
+  arm_for_the_rest(store, link, link->up ? 1 : connects);
+  if (link->up || store->credentials == NULL) return ML_OK;
+  enum ml_status status = authenticate(store, link, error);
+  arm_for_the_rest(store, link, 1);
+  return status;
+}
+
+static struct link *link_of(struct ml_store *store, const struct ml_key *key) {
+  return &store->links[key->server];
+}
+
+static memcached_return_t send_write(struct link *link, const struct ml_key *key,
+                                     const struct ml_write *write, const struct ml_version *at) {
+  if (at == NULL)
+    return memcached_add(link->handle, lock_key(key), key->length, write->value, write->length,
+                         (time_t)write->expiry, write->flags);
+  return memcached_cas(link->handle, lock_key(key), key->length, write->value, write->length,
+                       (time_t)write->expiry, write->flags, at->cas);
+}
+
+static memcached_return_t seed_fence(struct ml_store *store, struct link *link,
+                                     const struct ml_key *key) {
+  uint64_t seed = (uint64_t)ml_clock_unix_us();
+  if (seed <= store->largest_fence) seed = store->largest_fence + 1;
+  char digits[24];
+  int length = snprintf(digits, sizeof digits, "%llu", (unsigned long long)seed);
+  return memcached_add(link->handle, fence_key(key), fence_length(key), digits, (size_t)length,
+                       FENCE_LIFE, 0);
+}
+
+/* A counter as memcached prints it; false for anything else, and for what a Lua integer cannot hold. */
+static bool read_fence(memcached_result_st *result, uint64_t *fence) {
+  const char *text = memcached_result_value(result);
+  size_t length = memcached_result_length(result);
+  uint64_t value = 0;
+  while (length > 1 && text[length - 1] == ' ') length--;
+  if (length == 0 || length > 19) return false;
+  for (size_t i = 0; i < length; i++) {
+    if (text[i] < '0' || text[i] > '9') return false;
+    value = value * 10 + (uint64_t)(text[i] - '0');
+  }
+  *fence = value;
+  return value > 0 && value <= INT64_MAX;
+}
+
+static bool has_key(memcached_result_st *result, const char *key, size_t length) {
+  return memcached_result_key_length(result) == length &&
+         memcmp(memcached_result_key_value(result), key, length) == 0;
+}
+
+static enum ml_status unsupported(struct link *link, struct ml_error *error) {
+  return ml_fail(error, ML_UNSUPPORTED,
+                 "%s works without compare-and-swap (memcached -C, or no memcached): "
+                 "locks need it",
+                 link->address->text);
+}
+
+/* `gets` of the fence (where wanted) and the lock key, in this order, and all of the answer. */
+static enum ml_status fetch(struct ml_store *store, struct link *link, const struct ml_key *key,
+                            bool fence, struct ml_view *view, struct ml_error *error) {
+  const char *keys[2] = {fence_key(key), lock_key(key)};
+  const size_t lengths[2] = {fence_length(key), key->length};
+  size_t first = fence ? 0 : 1;
+  view->present = false;
+  view->fence = 0;
+
+  reply(link, true);
+  memcached_return_t rc = memcached_mget(link->handle, keys + first, lengths + first, 2 - first);
+  if (rc != MEMCACHED_SUCCESS) return failed(link, rc, error);
+  if (memcached_last_error(link->handle) != MEMCACHED_SUCCESS)
+    return failed(link, memcached_last_error(link->handle), error);
+  link->up = true;
+  arm_for_the_rest(store, link, 1);
+
+  memcached_result_st *spare = &link->results[0];
+  memcached_result_st *item = &link->results[1];
+  while (memcached_fetch_result(link->handle, spare, &rc) != NULL) {
+    if (has_key(spare, lock_key(key), key->length) && !view->present) {
+      memcached_result_st *filled = spare;
+      spare = item;
+      item = filled;
+      view->present = true;
+    } else if (fence && view->fence == 0 && !view->present &&
+               has_key(spare, fence_key(key), fence_length(key))) {
+      if (!read_fence(spare, &view->fence))
+        return odd(link, error, "has a fence counter that is not a number: delete it");
+    } else {
+      return odd(link, error, "answered with a key that was not asked for");
+    }
+  }
+  memcached_return_t last = memcached_last_error(link->handle);
+  if (rc != MEMCACHED_END && rc != MEMCACHED_NOTFOUND) return failed(link, rc, error);
+  if (last != MEMCACHED_SUCCESS && last != MEMCACHED_NOTFOUND && last != MEMCACHED_END)
+    return failed(link, last, error);
+
+  store->round_trips++;
+  if (view->fence > store->largest_fence) store->largest_fence = view->fence;
+  if (view->present) {
+    view->value = memcached_result_value(item);
+    view->length = memcached_result_length(item);
+    view->flags = memcached_result_flags(item);
+    view->version = (struct ml_version){memcached_result_cas(item), link->epoch};
+    if (view->version.cas == 0) return unsupported(link, error);
+  }
+  return ML_OK;
+}
+
+static enum ml_status take_in_one_flight(struct ml_store *store, struct link *link,
+                                         const struct ml_key *key, const struct ml_write *write,
+                                         const struct ml_version *at, struct ml_view *view,
+                                         struct ml_error *error) {
+  reply(link, false);
+  memcached_return_t rc = send_write(link, key, write, at);
+  if (rc != MEMCACHED_SUCCESS) return failed(link, rc, error);
+  view->sent = true;
+  link->up = true;
+  rc = seed_fence(store, link, key);
+  if (rc != MEMCACHED_SUCCESS) return failed(link, rc, error);
+  uint64_t ignored;
+  rc = memcached_increment(link->handle, fence_key(key), fence_length(key), 1, &ignored);
+  if (rc != MEMCACHED_SUCCESS) return failed(link, rc, error);
+
+  enum ml_status status = fetch(store, link, key, true, view, error);
+  /* The fence was just counted: without it the whole answer is not to be believed. */
+  if (status == ML_OK && view->fence == 0)
+    return odd(link, error, "answered without the fence counter");
+  return status;
+}
+
+/* What the reply to a waiting write says. Whatever else comes drops the link. */
+static enum ml_answer answer_of(struct ml_store *store, struct link *link, memcached_return_t rc,
+                                struct ml_error *error) {
+  enum ml_answer answer;
+  switch (rc) {
+  case MEMCACHED_SUCCESS:
+    answer = ML_ANSWER_STORED;
+    break;
+  case MEMCACHED_NOTSTORED:
+  case MEMCACHED_DATA_EXISTS:
+    answer = ML_ANSWER_EXISTS;
+    break;
+  case MEMCACHED_NOTFOUND:
+    answer = ML_ANSWER_ABSENT;
+    break;
+  default:
+    (void)failed(link, rc, error);
+    return ML_ANSWER_NONE;
+  }
+  link->up = true;
+  store->round_trips++;
+  return answer;
+}
+
+static enum ml_status take_with_replies(struct ml_store *store, struct link *link,
+                                        const struct ml_key *key, const struct ml_write *write,
+                                        const struct ml_version *at, struct ml_view *view,
+                                        struct ml_error *error) {
+  reply(link, true);
+  view->sent = true;
+  if (answer_of(store, link, send_write(link, key, write, at), error) == ML_ANSWER_NONE)
+    return error->status;
+  arm_for_the_rest(store, link, 1);
+  if (answer_of(store, link, seed_fence(store, link, key), error) == ML_ANSWER_NONE)
+    return error->status;
+  arm_for_the_rest(store, link, 1);
+  uint64_t fence = 0;
+  memcached_return_t rc =
+      memcached_increment(link->handle, fence_key(key), fence_length(key), 1, &fence);
+  store->round_trips++;
+  if (rc != MEMCACHED_SUCCESS) return failed(link, rc, error);
+  if (fence == 0 || fence > INT64_MAX)
+    return odd(link, error, "has a fence counter that is out of range: delete it");
+
+  enum ml_status status = fetch(store, link, key, false, view, error);
+  view->fence = fence;
+  if (fence > store->largest_fence) store->largest_fence = fence;
+  return status;
+}
+
+static enum ml_status stale(struct ml_error *error) {
+  return ml_fail(error, ML_REFUSED, "a CAS id of an earlier connection was not sent");
+}
+
+enum ml_status ml_store_take(struct ml_store *store, const struct ml_key *key,
+                             const struct ml_write *write, const struct ml_version *at,
+                             bool replies, struct ml_view *view, struct ml_error *error) {
+  struct link *link = link_of(store, key);
+  *view = (struct ml_view){0};
+  if (at != NULL && !ml_store_current(store, key, *at)) return stale(error);
+  sigset_t saved;
+  block_signals(&saved);
+  enum ml_status status = ready(store, link, 1, error);
+  if (status == ML_OK)
+    status = (replies ? take_with_replies : take_in_one_flight)(store, link, key, write, at, view,
+                                                                error);
+  restore_signals(&saved);
+  return status;
+}
+
+enum ml_status ml_store_refresh(struct ml_store *store, const struct ml_key *key,
+                                const struct ml_write *write, struct ml_version at,
+                                struct ml_view *view, struct ml_error *error) {
+  struct link *link = link_of(store, key);
+  *view = (struct ml_view){0};
+  if (!ml_store_current(store, key, at)) return stale(error);
+  sigset_t saved;
+  block_signals(&saved);
+  enum ml_status status = ready(store, link, 1, error);
+  if (status == ML_OK) {
+    reply(link, false);
+    memcached_return_t rc = send_write(link, key, write, &at);
+    if (rc == MEMCACHED_SUCCESS) {
+      view->sent = true;
+      status = fetch(store, link, key, false, view, error);
+    } else {
+      status = failed(link, rc, error);
+    }
+  }
+  restore_signals(&saved);
+  return status;
+}
+
+enum ml_status ml_store_read(struct ml_store *store, const struct ml_key *key, bool fence,
+                             struct ml_view *view, struct ml_error *error) {
+  struct link *link = link_of(store, key);
+  *view = (struct ml_view){0};
+  sigset_t saved;
+  block_signals(&saved);
+  /* libmemcached tries to connect once for each key of a read. */
+  enum ml_status status = ready(store, link, fence ? 2 : 1, error);
+  if (status == ML_OK) status = fetch(store, link, key, fence, view, error);
+  restore_signals(&saved);
+  return status;
+}
+
+enum ml_answer ml_store_write(struct ml_store *store, const struct ml_key *key,
+                              const struct ml_write *write, const struct ml_version *at,
+                              struct ml_error *error) {
+  struct link *link = link_of(store, key);
+  enum ml_answer answer = ML_ANSWER_NONE;
+  if (at != NULL && !ml_store_current(store, key, *at)) {
+    (void)stale(error);
+    return answer;
+  }
+  sigset_t saved;
+  block_signals(&saved);
+  if (ready(store, link, 1, error) == ML_OK) {
+    reply(link, true);
+    answer = answer_of(store, link, send_write(link, key, write, at), error);
+  }
+  restore_signals(&saved);
+  return answer;
+}
+
+enum ml_answer ml_store_probe(struct ml_store *store, const struct ml_key *key,
+                              struct ml_error *error) {
+  const struct ml_write nothing = {.value = "", .expiry = ML_EXPIRED};
+  const struct ml_version at = {NO_ITEM_HAS, link_of(store, key)->epoch};
+  return ml_store_write(store, key, &nothing, &at, error);
+}
+
+bool ml_store_send(struct ml_store *store, const struct ml_key *key, const struct ml_write *write,
+                   struct ml_version at) {
+  struct link *link = link_of(store, key);
+  if (!link->up || !ml_store_current(store, key, at)) return false;
+  sigset_t saved;
+  block_signals(&saved);
+  arm(link, 0);
+  reply(link, false);
+  bool sent = send_write(link, key, write, &at) == MEMCACHED_SUCCESS;
+  if (sent)
+    link->unread = true;
+  else
+    drop(link);
+  restore_signals(&saved);
+  return sent;
+}
+
+/* A server does the commands of a connection in order, so any answer covers all that went before. */
+static enum ml_status await_all(struct ml_store *store, struct link *link,
+                                struct ml_error *error) {
+  static const char key[] = "memlock-flush";
+  const char *keys[] = {key};
+  const size_t lengths[] = {sizeof key - 1};
+  arm_for_the_rest(store, link, 1);
+  reply(link, true);
+  memcached_return_t rc = memcached_mget(link->handle, keys, lengths, 1);
+  if (rc != MEMCACHED_SUCCESS) return failed(link, rc, error);
+  while (memcached_fetch_result(link->handle, &link->results[0], &rc) != NULL) continue;
+  if (rc != MEMCACHED_END && rc != MEMCACHED_NOTFOUND) return failed(link, rc, error);
+  store->round_trips++;
+  link->unread = false;
+  return ML_OK;
+}
+
+enum ml_status ml_store_flush(struct ml_store *store, struct ml_error *error) {
+  enum ml_status worst = ML_OK;
+  sigset_t saved;
+  block_signals(&saved);
+  for (size_t i = 0; i < store->count; i++) {
+    if (!store->links[i].unread) continue;
+    enum ml_status status = await_all(store, &store->links[i], error);
+    if (status != ML_OK) worst = status;
+  }
+  restore_signals(&saved);
+  return worst;
+}
