@@ -37,6 +37,11 @@ int64_t ml_backoff_pause(struct ml_backoff *backoff, struct ml_sight sight, int6
   return (int64_t)((double)pause * (2 + random) / 3);
 }
 
+int64_t ml_backoff_race(unsigned races, double random) {
+  int64_t longest = ML_MILLISECOND << smaller(races, 6);
+  return 1 + (int64_t)((double)longest * random);
+}
+
 void ml_courtesy_tried(struct ml_courtesy *courtesy, uint64_t counts) {
   courtesy->tries += counts;
 }

@@ -40,6 +40,10 @@ struct ml_backoff {
 int64_t ml_backoff_pause(struct ml_backoff *backoff, struct ml_sight sight, int64_t now,
                          double random);
 
+/* The pause after an update lost its `races`-th race (from 1 on): doubling, and evenly drawn, so that
+ * the losers do not meet again. */
+int64_t ml_backoff_race(unsigned races, double random);
+
 /* One lock object, over its acquisitions. Start with all 0. */
 struct ml_courtesy {
   uint64_t token; /* of the last acquisition */

@@ -86,6 +86,13 @@ enum ml_status ml_client_check_name(const char *prefix, const char *name, size_t
   return check_bytes("name", name, length, error);
 }
 
+enum ml_status ml_client_check_key(const char *key, size_t length, struct ml_error *error) {
+  if (length == 0) return ml_fail(error, ML_INVALID, "key is empty");
+  if (length > ML_KEY_MAX)
+    return ml_fail(error, ML_INVALID, "key has %zu bytes: at most %d", length, ML_KEY_MAX);
+  return check_bytes("key", key, length, error);
+}
+
 enum ml_status ml_client_check_ttl(double seconds, int64_t *ttl, struct ml_error *error) {
   if (!(seconds > 0 && seconds <= ML_TTL_MAX))
     return ml_fail(error, ML_INVALID,
@@ -337,12 +344,16 @@ enum ml_status ml_client_add(struct ml_client *client, struct ml_lock *lock, con
   return ML_OK;
 }
 
+void ml_client_drop(struct ml_lock *lock, uint64_t tenure) {
+  struct ml_client *client = lock->client;
+  if (lock->tenure != tenure || client->closed || is_child(client)) return;
+  ml_lock_drop(lock, client->store);
+  note_doubt(client, lock);
+}
+
 void ml_client_remove(struct ml_lock *lock) {
   struct ml_client *client = lock->client;
-  if (!client->closed && !is_child(client)) {
-    ml_lock_drop(lock, client->store);
-    note_doubt(client, lock);
-  }
+  ml_client_drop(lock, lock->tenure);
   for (struct doubt *doubt = client->doubts; doubt != NULL; doubt = doubt->next)
     if (doubt->lock == lock) doubt->lock = NULL;
   if (lock->previous != NULL)
@@ -520,6 +531,59 @@ enum ml_status ml_client_break(struct ml_client *client, const char *name, size_
   status = ml_lock_break(client->store, &key, value, value_length, &inner);
   if (status != ML_OK) (void)ml_fail(error, status, "lock \"%s\": %s", name, inner.message);
   return leave(client, &key, status);
+}
+
+/* Values. */
+
+enum ml_status ml_client_get(struct ml_client *client, const char *key, size_t length,
+                             struct ml_value *value, struct ml_error *error) {
+  enum ml_status status = enter(client, error);
+  if (status != ML_OK) return status;
+  struct ml_view view;
+  struct ml_error inner;
+  ml_store_place(client->store, &value->key, "", key, length);
+  status = ml_item_read(client->store, &value->key, &view, &inner);
+  if (status != ML_OK) {
+    client->stats.errors++;
+    return ml_fail(error, status, "key \"%s\": %s", key, inner.message);
+  }
+  value->present = view.present;
+  value->value = view.value;
+  value->length = view.length;
+  value->flags = view.flags;
+  value->version = view.version;
+  return ML_OK;
+}
+
+enum ml_status ml_client_put(struct ml_client *client, const struct ml_value *was,
+                             const char *value, size_t length, uint32_t expiry,
+                             struct ml_error *error) {
+  enum ml_status status = enter(client, error);
+  if (status != ML_OK) return status;
+  const char *key = was->key.text + 1;
+  enum ml_answer answer = ML_ANSWER_EXISTS;
+  struct ml_error inner;
+  /* On another connection nothing is known of what was read. */
+  if (ml_store_same_epoch(client->store, &was->key, was->version)) {
+    const struct ml_write write = {
+        .value = value, .length = length, .expiry = expiry, .flags = was->flags};
+    answer = ml_store_write(client->store, &was->key, &write, was->present ? &was->version : NULL,
+                            &inner);
+  }
+  switch (answer) {
+  case ML_ANSWER_STORED:
+    return ML_OK;
+  case ML_ANSWER_EXISTS:
+  case ML_ANSWER_ABSENT:
+    return ml_fail(error, ML_CONFLICT, "key \"%s\": others changed it each time", key);
+  case ML_ANSWER_NONE:
+    break;
+  }
+  client->stats.errors++;
+  if (inner.status == ML_REFUSED)
+    return ml_fail(error, ML_REFUSED, "key \"%s\": %s", key, inner.message);
+  return ml_fail(error, ML_TIMEOUT, "key \"%s\": it is not known whether it was written: %s", key,
+                 inner.message);
 }
 
 void ml_client_stats(const struct ml_client *client, struct ml_stats *stats) {

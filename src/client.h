@@ -126,6 +126,33 @@ enum ml_status ml_client_holder(struct ml_client *client, const char *name, size
 enum ml_status ml_client_break(struct ml_client *client, const char *name, size_t length,
                                const char *value, size_t value_length, struct ml_error *error);
 
+/* Any key, for read-modify-write: what stood there, at which version. */
+struct ml_value {
+  struct ml_key key;
+  struct ml_version version;
+  bool present;
+  const char *value; /* lasts until the client's next operation */
+  size_t length;
+  uint32_t flags;
+};
+
+/* ML_INVALID when the key is none that memcached takes. */
+enum ml_status ml_client_check_key(const char *key, size_t length, struct ml_error *error);
+
+/* Reads a key (checked). ML_OK, and value->present is the truth; else why it could not be asked. */
+enum ml_status ml_client_get(struct ml_client *client, const char *key, size_t length,
+                             struct ml_value *value, struct ml_error *error);
+
+/* Replaces what ml_client_get showed, or adds where nothing was; it sends one write at most. ML_OK;
+ * ML_CONFLICT: it is not what it was, nothing was written; ML_REFUSED: nothing was written;
+ * ML_TIMEOUT: the reply was lost, so it may have been written. `expiry` in seconds, 0 for ever. */
+enum ml_status ml_client_put(struct ml_client *client, const struct ml_value *was,
+                             const char *value, size_t length, uint32_t expiry,
+                             struct ml_error *error);
+
+/* Gives the lock up without waiting for anything if this is still the acquisition of `tenure`. */
+void ml_client_drop(struct ml_lock *lock, uint64_t tenure);
+
 void ml_client_stats(const struct ml_client *client, struct ml_stats *stats);
 
 #endif

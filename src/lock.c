@@ -28,9 +28,14 @@ static enum ml_status report(const struct ml_lock *lock, const struct ml_error *
   return ml_fail(error, inner->status, "lock \"%s\": %s", lock->name, inner->message);
 }
 
+static enum ml_status keeps_changing(const struct ml_store *store, const struct ml_key *key,
+                                     enum ml_status status, struct ml_error *error) {
+  return ml_fail(error, status, "the record on %s keeps changing", ml_store_server(store, key));
+}
+
 void ml_lock_disown(struct ml_lock *lock) {
   atomic_store(&lock->deadline, 0);
-  lock->owned = lock->giving_up = lock->unsettled = lock->in_doubt = false;
+  lock->owned = lock->lost = lock->giving_up = lock->unsettled = lock->in_doubt = false;
   lock->version = no_version;
 }
 
@@ -172,8 +177,7 @@ static struct removal remove_item(struct ml_store *store, const struct ml_key *k
     if (removal.answer == ML_ANSWER_STORED) break;
     if (removal.answer == ML_ANSWER_NONE) removal.unanswered = true;
     removal.answer = ML_ANSWER_NONE;
-    (void)ml_fail(error, ML_TIMEOUT, "the record on %s keeps changing",
-                  ml_store_server(store, key));
+    (void)keeps_changing(store, key, ML_TIMEOUT, error);
   }
   return removal;
 }
@@ -263,7 +267,7 @@ enum ml_status ml_lock_acquire(struct ml_lock *lock, struct ml_store *store,
   if (ml_lock_held(lock, NULL))
     return ml_fail(error, ML_HELD, "lock \"%s\": this very object holds it already", lock->name);
   lock->unsettled = lock->unsettled || lock->owned; /* an ended lease left its record behind */
-  lock->owned = lock->giving_up = false;
+  lock->owned = lock->lost = lock->giving_up = false;
   atomic_store(&lock->deadline, 0);
   if (!lock->named && !lock->unsettled && !ml_nonce(lock->id))
     return ml_fail(error, ML_REFUSED, "lock \"%s\": the system has no random numbers to give",
@@ -300,6 +304,7 @@ static void forget(struct ml_lock *lock) {
 static enum ml_status lost_to(struct ml_lock *lock, const struct ml_store *store,
                               const struct ml_record *record, struct ml_error *error) {
   forget(lock);
+  lock->lost = true;
   const char *holder = record->label[0] != '\0' ? record->label : record->id;
   return ml_fail(error, ML_LOST, "lock \"%s\" was lost: %s has it now, on %s", lock->name,
                  holder[0] != '\0' ? holder : "another program",
@@ -309,6 +314,7 @@ static enum ml_status lost_to(struct ml_lock *lock, const struct ml_store *store
 static enum ml_status lost_record(struct ml_lock *lock, const struct ml_store *store,
                                   struct ml_error *error) {
   forget(lock);
+  lock->lost = true;
   return ml_fail(error, ML_LOST, "lock \"%s\" was lost: its record is gone from %s", lock->name,
                  ml_store_server(store, &lock->key));
 }
@@ -322,6 +328,7 @@ static enum ml_status lost_by_time(struct ml_lock *lock, struct ml_store *store,
   bool removed =
       ml_lock_sweep(store, &lock->key, lock->id, ml_lock_writes(lock), &ignored) != ML_ANSWER_NONE;
   forget(lock);
+  lock->lost = true;
   lock->unsettled = !removed;
   return ml_fail(error, ML_LOST, "lock \"%s\" was lost: its lease ended %lld ms ago", lock->name,
                  (long long)(late / ML_MILLISECOND));
@@ -363,8 +370,7 @@ static enum ml_status look_at_own(struct ml_lock *lock, struct ml_store *store,
   if (status != ML_OK) return status;
   struct ml_version version = view.version;
   struct ml_record record;
-  (void)ml_fail(error, ML_TIMEOUT, "the record on %s keeps changing",
-                ml_store_server(store, &lock->key));
+  (void)keeps_changing(store, &lock->key, ML_TIMEOUT, error);
   switch (judge(lock, store, &view, &record, error)) {
   case STANDS:
     *at = version;
@@ -396,8 +402,7 @@ static enum ml_status renew(struct ml_lock *lock, struct ml_store *store, struct
       break;
     case ML_ANSWER_EXISTS:
       lock->version = no_version;
-      return ml_fail(error, ML_CONFLICT, "the record on %s keeps changing",
-                     ml_store_server(store, &lock->key));
+      return keeps_changing(store, &lock->key, ML_CONFLICT, error);
     case ML_ANSWER_ABSENT:
       return lost_record(lock, store, error);
     case ML_ANSWER_NONE:
@@ -409,8 +414,7 @@ static enum ml_status renew(struct ml_lock *lock, struct ml_store *store, struct
     if (status != ML_OK) return status;
     struct ml_record record;
     if (whose(lock->id, &view, &write, &record) != THIS_WRITE) {
-      (void)ml_fail(error, ML_CONFLICT, "the record on %s keeps changing",
-                    ml_store_server(store, &lock->key));
+      (void)keeps_changing(store, &lock->key, ML_CONFLICT, error);
       switch (judge(lock, store, &view, &record, error)) {
       case STANDS:
         return ML_CONFLICT;
@@ -544,29 +548,20 @@ void ml_lock_drop(struct ml_lock *lock, struct ml_store *store) {
 
 /* Names. */
 
-enum ml_status ml_lock_look(struct ml_store *store, const struct ml_key *key,
-                            struct ml_holder *holder, struct ml_error *error) {
+enum ml_status ml_item_read(struct ml_store *store, const struct ml_key *key,
+                            struct ml_view *view, struct ml_error *error) {
   enum ml_status status = ML_TIMEOUT;
   for (int odd = 0; odd < ODD_MAX; odd++) {
     if (odd > 0 && !ml_store_has_time(store)) break;
-    struct ml_view view;
-    status = ml_store_read(store, key, false, &view, error);
-    if (status == ML_UNSUPPORTED) break;
+    status = ml_store_read(store, key, false, view, error);
+    if (status == ML_UNSUPPORTED || (status == ML_OK && view->present)) break;
     if (status != ML_OK) continue;
-    *holder = (struct ml_holder){.value = view.value, .length = view.length};
-    if (view.present) {
-      holder->free = view.length == 0;
-      holder->is_record = ml_record_decode(view.value, view.length, &holder->record);
-      return ML_OK;
-    }
     switch (ml_store_probe(store, key, error)) {
     case ML_ANSWER_ABSENT:
-      holder->free = true;
       return ML_OK;
     case ML_ANSWER_EXISTS:
     case ML_ANSWER_STORED:
-      status = ml_fail(error, ML_TIMEOUT, "the record on %s keeps changing",
-                       ml_store_server(store, key));
+      status = keeps_changing(store, key, ML_TIMEOUT, error);
       break;
     case ML_ANSWER_NONE:
       status = error->status;
@@ -574,6 +569,19 @@ enum ml_status ml_lock_look(struct ml_store *store, const struct ml_key *key,
     }
   }
   return status;
+}
+
+enum ml_status ml_lock_look(struct ml_store *store, const struct ml_key *key,
+                            struct ml_holder *holder, struct ml_error *error) {
+  struct ml_view view;
+  enum ml_status status = ml_item_read(store, key, &view, error);
+  if (status != ML_OK) return status;
+  *holder = (struct ml_holder){.free = !view.present || view.length == 0};
+  if (holder->free) return ML_OK;
+  holder->value = view.value;
+  holder->length = view.length;
+  holder->is_record = ml_record_decode(view.value, view.length, &holder->record);
+  return ML_OK;
 }
 
 enum ml_status ml_lock_break(struct ml_store *store, const struct ml_key *key, const char *value,

@@ -46,6 +46,7 @@ struct ml_lock {
   uint64_t tenure;          /* counts acquisitions, to tell a late answer's from this one */
   _Atomic int64_t deadline; /* the lease ends here; 0: none. held() reads nothing else. */
   bool owned;     /* acquired, and neither given up nor said to be lost */
+  bool lost;      /* this acquisition is known to be lost */
   bool giving_up; /* a release went out in time and its outcome is unknown */
   bool unsettled; /* a record with this id may be in place or under way: keep the id */
   bool in_doubt;  /* a write of this id may still arrive: the client takes note and resets this */
@@ -105,6 +106,11 @@ struct ml_holder {
   const char *value; /* all of it; the store's, until its next call */
   size_t length;
 };
+
+/* Reads an item until it is known whether there is one: then ML_OK, and view->present is the truth.
+ * Else why the server could not be asked. */
+enum ml_status ml_item_read(struct ml_store *store, const struct ml_key *key,
+                            struct ml_view *view, struct ml_error *error);
 
 /* Who holds it? ML_OK, or why the server could not be asked. */
 enum ml_status ml_lock_look(struct ml_store *store, const struct ml_key *key,

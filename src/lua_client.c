@@ -239,7 +239,8 @@ void ml_lua_client_setup(lua_State *L) {
   };
   static const luaL_Reg methods[] = {
       {"lock", ml_lua_lock_new},   {"holder", client_holder}, {"break_lock", client_break_lock},
-      {"stats", client_stats},     {"close", client_close},   {NULL, NULL},
+      {"update", ml_lua_update},   {"stats", client_stats},   {"close", client_close},
+      {NULL, NULL},
   };
   ml_lua_class(L, ML_LUA_CLIENT, metamethods, methods);
 }

@@ -4,6 +4,8 @@
 #include "clock.h"
 #include "lua_memlock.h"
 
+#define SCOPE "memlock.scope"
+
 struct ml_lua_lock *ml_lua_checklock(lua_State *L, int index) {
   struct ml_lua_lock *self = luaL_checkudata(L, index, ML_LUA_LOCK);
   luaL_argcheck(L, self->lock.client != NULL, index, "the lock was collected");
@@ -43,21 +45,52 @@ int ml_lua_lock_new(lua_State *L) {
   return 1;
 }
 
-/* lock:acquire([wait]) */
+/* lock:acquire([wait]) and lock:with(fn, ...) */
 
-enum { ACQUIRE_LOCK = 1, ACQUIRE_WAIT = 2 }; /* the stack of a wait: the lock, and its ml_wait */
+/* A wait that may pause, and for `with` the acquisition that it is to end. A userdata, because it must
+ * outlive the C frame when the host's sleep yields. */
+struct scope {
+  struct ml_wait wait;
+  struct ml_lock *lock; /* NULL: nothing to end */
+  uint64_t tenure;
+};
 
-/* Pushes the function that sleeps: the client's user value. */
-static void push_sleep(lua_State *L) {
-  lua_getiuservalue(L, ACQUIRE_LOCK, 1); /* client */
-  lua_getiuservalue(L, -1, 1);           /* client, sleep */
-  lua_remove(L, -2);
+/* The stack of both: the lock, the scope, and for `with` the function and its arguments. */
+enum { AT_LOCK = 1, AT_SCOPE = 2, AT_FUNCTION = 3 };
+
+/* What goes on after a pause: flags of the continuation's context. */
+enum { SLEPT = 1, WITH = 2 };
+
+static struct scope *push_scope(lua_State *L, double seconds) {
+  struct scope *scope = lua_newuserdatauv(L, sizeof *scope, 1);
+  *scope = (struct scope){.wait = {.span = ml_clock_span(seconds)}};
+  luaL_setmetatable(L, SCOPE);
+  return scope;
 }
 
-static int acquired(lua_State *L, enum ml_status status, const struct ml_error *error) {
-  if (status != ML_OK) return ml_lua_fail(L, error);
-  lua_settop(L, ACQUIRE_LOCK);
-  return 1;
+/* Takes the acquisition out of the scope, so that it is ended once; NULL when there is none, or when
+ * the lock has been given up and acquired again meanwhile. */
+static struct ml_lock *leave_scope(struct scope *scope) {
+  struct ml_lock *lock = scope->lock;
+  scope->lock = NULL;
+  bool ours = lock != NULL && lock->client != NULL && lock->tenure == scope->tenure;
+  return ours ? lock : NULL;
+}
+
+/* fn raised an error, or its coroutine was closed. */
+static int scope_close(lua_State *L) {
+  struct ml_lock *lock = leave_scope(luaL_checkudata(L, 1, SCOPE));
+  struct ml_error ignored;
+  if (lock != NULL) (void)ml_client_release(lock, &ignored);
+  return 0;
+}
+
+/* A coroutine that waited in fn was dropped, and nobody will ever go on with it. */
+static int scope_gc(lua_State *L) {
+  struct scope *scope = luaL_checkudata(L, 1, SCOPE);
+  struct ml_lock *lock = leave_scope(scope);
+  if (lock != NULL) ml_client_drop(lock, scope->tenure);
+  return 0;
 }
 
 static int cancelled(lua_State *L, const struct ml_lua_lock *self) {
@@ -66,40 +99,102 @@ static int cancelled(lua_State *L, const struct ml_lua_lock *self) {
   return ml_lua_fail(L, &error);
 }
 
+static int after_function(lua_State *L, int status, lua_KContext context);
+
+/* Calls fn(lock, ...) so that whatever ends it ends the acquisition: the scope is a to-be-closed
+ * value, and not a protected call, because an error must reach the caller's message handler where it
+ * happened. */
+static int call_function(lua_State *L) {
+  struct ml_lua_lock *self = ml_lua_checklock(L, AT_LOCK);
+  struct scope *scope = lua_touserdata(L, AT_SCOPE);
+  scope->lock = &self->lock;
+  scope->tenure = self->lock.tenure;
+  lua_pushvalue(L, AT_LOCK);
+  lua_setiuservalue(L, AT_SCOPE, 1); /* the scope keeps its lock */
+  lua_toclose(L, AT_SCOPE);
+  luaL_checkstack(L, 2, "too many arguments");
+  lua_pushvalue(L, AT_LOCK);
+  lua_insert(L, AT_FUNCTION + 1);
+  lua_callk(L, lua_gettop(L) - AT_FUNCTION, LUA_MULTRET, 0, after_function);
+  return after_function(L, LUA_OK, 0);
+}
+
+/* fn returned: its results are all that is above the scope. */
+static int after_function(lua_State *L, int status, lua_KContext context) {
+  (void)status;
+  (void)context;
+  struct ml_lua_lock *self = ml_lua_checklock(L, AT_LOCK);
+  struct ml_lock *lock = leave_scope(lua_touserdata(L, AT_SCOPE));
+  struct ml_error error;
+  enum ml_status outcome = ML_OK;
+  if (lock != NULL && !lock->lost) outcome = ml_client_release(lock, &error);
+  bool lost = outcome == ML_LOST;
+  if (lock != NULL && lock->lost && !lost) { /* fn has been told already, the caller has not */
+    lost = true;
+    (void)ml_fail(&error, ML_LOST, "lock \"%s\" was lost while the function ran",
+                  self->lock.name);
+  }
+  luaL_checkstack(L, 3, "too many results");
+  int results = lua_gettop(L) - AT_SCOPE;
+  int outcomes = 1;
+  if (lost)
+    outcomes = ml_lua_fail(L, &error);
+  else
+    lua_pushboolean(L, 1); /* a release in doubt too: fn ran with the lock */
+  lua_rotate(L, AT_SCOPE + 1, outcomes);
+  return outcomes + results;
+}
+
 /* Goes on after a pause (what sleep returned is on top), or begins. No local outlives a pause: sleep
  * may yield, and the coroutine may never come back. */
 static int acquire_step(lua_State *L, int status, lua_KContext context) {
   (void)status;
-  for (int slept = (int)context;; slept = 1) {
-    struct ml_lua_lock *self = ml_lua_checklock(L, ACQUIRE_LOCK);
-    struct ml_wait *wait = lua_touserdata(L, ACQUIRE_WAIT);
-    if (slept) {
-      if (lua_isboolean(L, -1) && !lua_toboolean(L, -1)) return cancelled(L, self);
-      lua_settop(L, ACQUIRE_WAIT);
+  for (;; context |= SLEPT) {
+    struct ml_lua_lock *self = ml_lua_checklock(L, AT_LOCK);
+    struct scope *scope = lua_touserdata(L, AT_SCOPE);
+    if (context & SLEPT) {
+      if (ml_lua_said_false(L)) return cancelled(L, self);
+      lua_pop(L, 1);
     }
     struct ml_error error;
     int64_t pause;
-    enum ml_status outcome = ml_client_try(&self->lock, wait, &pause, &error);
-    if (pause == 0) return acquired(L, outcome, &error);
-    push_sleep(L);
-    lua_pushnumber(L, ml_clock_seconds(pause));
-    lua_callk(L, 1, 1, 1, acquire_step);
+    enum ml_status outcome = ml_client_try(&self->lock, &scope->wait, &pause, &error);
+    if (pause != 0) {
+      lua_getiuservalue(L, AT_LOCK, 1); /* client */
+      ml_lua_pause(L, pause, context | SLEPT, acquire_step);
+      continue;
+    }
+    if (outcome != ML_OK) return ml_lua_fail(L, &error);
+    if (context & WITH) return call_function(L);
+    lua_settop(L, AT_LOCK);
+    return 1;
   }
 }
 
 static int lock_acquire(lua_State *L) {
   struct ml_lua_lock *self = ml_lua_checklock(L, 1);
   double seconds = lua_isnoneornil(L, 2) ? self->wait : ml_lua_checkwait(L, 2);
-  lua_settop(L, ACQUIRE_LOCK);
-  struct ml_wait once = {.span = ml_clock_span(seconds)};
-  if (once.span == 0) { /* the common case needs no userdata for its state */
-    struct ml_error error;
-    int64_t pause;
-    return acquired(L, ml_client_try(&self->lock, &once, &pause, &error), &error);
+  lua_settop(L, AT_LOCK);
+  if (seconds > 0) {
+    (void)push_scope(L, seconds);
+    return acquire_step(L, LUA_OK, 0);
   }
-  struct ml_wait *wait = lua_newuserdatauv(L, sizeof *wait, 0);
-  *wait = once;
-  return acquire_step(L, LUA_OK, 0);
+  /* One try needs no state that outlives this frame. */
+  struct ml_error error;
+  int64_t pause;
+  struct ml_wait once = {.span = 0};
+  if (ml_client_try(&self->lock, &once, &pause, &error) != ML_OK) return ml_lua_fail(L, &error);
+  return 1;
+}
+
+static int lock_with(lua_State *L) {
+  struct ml_lua_lock *self = ml_lua_checklock(L, 1);
+  if (!lua_isfunction(L, 2) && luaL_getmetafield(L, 2, "__call") == LUA_TNIL)
+    return luaL_typeerror(L, 2, "function");
+  if (!lua_isfunction(L, 2)) lua_pop(L, 1); /* __call */
+  (void)push_scope(L, self->wait);
+  lua_insert(L, AT_SCOPE);
+  return acquire_step(L, LUA_OK, WITH);
 }
 
 /* The other operations. */
@@ -204,7 +299,15 @@ void ml_lua_lock_setup(lua_State *L) {
   static const luaL_Reg methods[] = {
       {"acquire", lock_acquire}, {"refresh", lock_refresh}, {"release", lock_release},
       {"verify", lock_verify},   {"held", lock_held},       {"token", lock_token},
-      {"holder", lock_holder},   {"name", lock_name},       {NULL, NULL},
+      {"holder", lock_holder},   {"name", lock_name},       {"with", lock_with},
+      {NULL, NULL},
   };
+  static const luaL_Reg scope_metamethods[] = {
+      {"__gc", scope_gc},
+      {"__close", scope_close},
+      {NULL, NULL},
+  };
+  static const luaL_Reg no_methods[] = {{NULL, NULL}};
   ml_lua_class(L, ML_LUA_LOCK, metamethods, methods);
+  ml_lua_class(L, SCOPE, scope_metamethods, no_methods);
 }

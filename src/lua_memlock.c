@@ -63,6 +63,17 @@ int ml_lua_holder(lua_State *L, struct ml_client *client, const char *name, size
   return 1;
 }
 
+/* Pauses. */
+
+void ml_lua_pause(lua_State *L, int64_t pause, lua_KContext context, lua_KFunction next) {
+  lua_getiuservalue(L, -1, 1); /* client, sleep */
+  lua_remove(L, -2);
+  lua_pushnumber(L, ml_clock_seconds(pause));
+  lua_callk(L, 1, 1, context, next);
+}
+
+bool ml_lua_said_false(lua_State *L) { return lua_isboolean(L, -1) && !lua_toboolean(L, -1); }
+
 /* Options. */
 
 void ml_lua_options(lua_State *L, int arg, const char *const *names) {

@@ -30,6 +30,13 @@ struct ml_lua_lock {
 struct ml_lua_client *ml_lua_checkclient(lua_State *L, int index);
 struct ml_lua_lock *ml_lua_checklock(lua_State *L, int index);
 
+/* Pauses by calling the sleep function of the client's userdata on top (which this replaces by what
+ * the function returned), so that it may yield; goes on in `next`, or returns. */
+void ml_lua_pause(lua_State *L, int64_t pause, lua_KContext context, lua_KFunction next);
+
+/* Is the value on top `false`, with which a host's sleep cancels a wait? */
+bool ml_lua_said_false(lua_State *L);
+
 /* Makes the metatables; leaves nothing on the stack. */
 void ml_lua_client_setup(lua_State *L);
 void ml_lua_lock_setup(lua_State *L);
@@ -38,6 +45,7 @@ void ml_lua_lock_setup(lua_State *L);
 int ml_lua_client_new(lua_State *L);
 int ml_lua_lock_new(lua_State *L);
 int ml_lua_sleep(lua_State *L);
+int ml_lua_update(lua_State *L);
 
 /* Registers a class: methods behind a separate __index, so that no method call reaches __gc. */
 void ml_lua_class(lua_State *L, const char *name, const luaL_Reg *metamethods,

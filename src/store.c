@@ -202,7 +202,12 @@ bool ml_store_has_time(const struct ml_store *store) { return ml_clock_now() < s
 
 bool ml_store_current(const struct ml_store *store, const struct ml_key *key,
                       struct ml_version version) {
-  return version.cas != 0 && version.epoch == store->links[key->server].epoch;
+  return version.cas != 0 && ml_store_same_epoch(store, key, version);
+}
+
+bool ml_store_same_epoch(const struct ml_store *store, const struct ml_key *key,
+                         struct ml_version version) {
+  return version.epoch == store->links[key->server].epoch;
 }
 
 /* Failures. */
@@ -362,6 +367,7 @@ static enum ml_status fetch(struct ml_store *store, struct link *link, const str
   size_t first = fence ? 0 : 1;
   view->present = false;
   view->fence = 0;
+  view->version = (struct ml_version){0, link->epoch};
 
   reply(link, true);
   memcached_return_t rc = memcached_mget(link->handle, keys + first, lengths + first, 2 - first);
@@ -398,7 +404,7 @@ static enum ml_status fetch(struct ml_store *store, struct link *link, const str
     view->value = memcached_result_value(item);
     view->length = memcached_result_length(item);
     view->flags = memcached_result_flags(item);
-    view->version = (struct ml_version){memcached_result_cas(item), link->epoch};
+    view->version.cas = memcached_result_cas(item);
     if (view->version.cas == 0) return unsupported(link, error);
   }
   return ML_OK;

@@ -60,7 +60,7 @@ struct ml_view {
   const char *value;
   size_t length;
   uint32_t flags;
-  struct ml_version version;
+  struct ml_version version; /* where absent: cas 0 and the epoch of the look */
   uint64_t fence; /* the fence counter; 0 when it was not asked for or is not there */
 };
 
@@ -110,6 +110,10 @@ void ml_store_drop(struct ml_store *store, const struct ml_key *key);
 /* May this version be sent now, that is, is the connection that read it still up? */
 bool ml_store_current(const struct ml_store *store, const struct ml_key *key,
                       struct ml_version version);
+
+/* Is that connection still up, whether or not it showed an item? */
+bool ml_store_same_epoch(const struct ml_store *store, const struct ml_key *key,
+                         struct ml_version version);
 
 /*
  * One attempt to take a lock, in one flight: `add` of the record (`cas` at version *at, where at is
