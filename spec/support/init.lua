@@ -1,0 +1,189 @@
+--- What all specs lean on: servers, relays, children and programs that end with their test.
+--
+-- A spec file begins with
+--
+--     local support = require "spec.support"
+--     support.setup()
+--
+-- outside of any describe. From then on everything that is started in a test ends with the test,
+-- everything that is started outside of one (support.server() always) ends with the file, and the
+-- file fails if it leaves a child process or a descriptor behind. Run from the project root.
+--
+-- Everything in here raises when it cannot do what it says; a spec needs no asserts around it.
+-- A resource has close(), which ends it, and forget(), which a forked child uses to drop its copy
+-- without a trace.
+
+local build = require "spec.support.build"
+
+local lfs = require "lfs"
+local posix = require "memlock_posix"
+local child = require "spec.support.child"
+local fake = require "spec.support.fake"
+local memcached = require "spec.support.memcached"
+local net = require "spec.support.net"
+local process = require "spec.support.process"
+local raw = require "spec.support.raw"
+local relay = require "spec.support.relay"
+local scope = require "spec.support.scope"
+
+local support = {}
+
+--- The system calls that Lua lacks; see posix.c.
+support.posix = posix
+
+--- The build directory, where the module and the command are.
+support.build = build.place
+
+--------------------------------------------------------------------------------
+-- Time, names and sizes
+
+--- Seconds on a monotonic clock.
+support.now = posix.now
+
+--- Sleeps for all of `seconds`, whatever signals come.
+support.sleep = posix.sleep
+
+--- Calls `fn(...)`.
+-- @return the seconds it took, then its results
+function support.elapsed(fn, ...)
+  local start = posix.now()
+  local function finish(...)
+    return posix.now() - start, ...
+  end
+  return finish(fn(...))
+end
+
+--- Calls `fn` every few milliseconds until it returns something true.
+-- @param seconds for how long (5)
+-- @return what `fn` returned; raises when the time is over
+function support.eventually(fn, seconds)
+  local deadline = posix.now() + (seconds or 5)
+  local result
+  repeat
+    result = table.pack(fn())
+    if result[1] then return table.unpack(result, 1, result.n) end
+    posix.sleep(0.005)
+  until posix.now() > deadline
+  error(("it did not happen within %g s"):format(seconds or 5), 2)
+end
+
+local names = 0
+
+--- A lock name that nobody else uses, in this or any other run.
+-- @param hint a word for people who read the failure ("lock")
+function support.name(hint)
+  names = names + 1
+  return ("%s-%d-%d-%s"):format(hint or "lock", posix.getpid(), names, net.random_hex(4))
+end
+
+--- How often to repeat: `n` when the environment has FULL=1, else a tenth of it.
+function support.count(n)
+  if os.getenv("FULL") == "1" then return n end
+  return math.max(1, (n + 9) // 10)
+end
+
+--- The bound to assert for a time that is stated for a quiet machine: three times as long, or SLACK
+-- times.
+function support.slack(seconds)
+  return seconds * (tonumber(os.getenv("SLACK")) or 3)
+end
+
+--- A free TCP port of 127.0.0.1. Nothing keeps it free: whoever listens on it must be ready to take
+-- another.
+support.free_port = net.free_port
+
+--------------------------------------------------------------------------------
+-- Life time
+
+--- A new empty directory, removed with all it holds at the end of its scope.
+-- @return its path, short enough for unix sockets
+support.tempdir = net.tempdir
+
+--- Calls `fn` at the end of the present scope, in the reverse order of the calls. For what support
+-- did not start.
+function support.defer(fn)
+  scope.add { close = fn, forget = function() end }
+end
+
+--- Ends everything that was started in the present scope (the test, or outside of tests the file).
+-- Raises the first error that a child process had and nobody saw.
+support.cleanup = scope.close
+
+local function descriptors()
+  local open = {}
+  for fd in lfs.dir("/proc/self/fd") do
+    local target = lfs.symlinkattributes("/proc/self/fd/" .. fd, "target")
+    local is_listing = target and target:find("^/proc/%d+/fd$") -- the descriptor that lists them
+    if tonumber(fd) and not is_listing then open[fd] = target end
+  end
+  return open
+end
+
+local function read_file(path)
+  local file = io.open(path, "rb")
+  if not file then return "" end
+  local text = file:read("a")
+  file:close()
+  return text or ""
+end
+
+-- Names what was not there before, and ends such processes.
+local function leaks(before)
+  collectgarbage()
+  collectgarbage() -- the second one takes what the finalizers of the first let go
+  local found = {}
+  local me = posix.getpid()
+  for pid in read_file(("/proc/%d/task/%d/children"):format(me, me)):gmatch("%d+") do
+    local program = read_file(("/proc/%s/cmdline"):format(pid)):gsub("%z", " ")
+    found[#found + 1] = ("child process %s: %s"):format(pid, program)
+    posix.kill(math.tointeger(tonumber(pid)), "KILL")
+    posix.waitpid(math.tointeger(tonumber(pid)), 10)
+  end
+  for fd, target in pairs(descriptors()) do
+    if before[fd] ~= target then
+      found[#found + 1] = ("descriptor %s is open: %s"):format(fd, target)
+    end
+  end
+  return found
+end
+
+--- Installs the clean-up in the spec file (or the describe) in which it is called, and the check
+-- that nothing is left.
+-- Call it first, outside of any describe: busted then runs it after the spec's own after_each and
+-- teardown.
+function support.setup()
+  local busted = require "busted"
+  local before = descriptors()
+  busted.before_each(function() scope.open() end)
+  busted.after_each(function() scope.close() end)
+  busted.strict_teardown(function()
+    scope.close_all()
+    local found = leaks(before)
+    if #found > 0 then error("left behind: " .. table.concat(found, "; "), 0) end
+  end)
+end
+
+--------------------------------------------------------------------------------
+-- What the other files offer; each function is described there.
+
+support.memcached = memcached.start -- {args=, unix=, memory=, port=} -> server
+support.server = memcached.server -- () -> the server of this file
+support.relay = relay.start -- (server or address, {unix=}) -> relay
+support.child = child.fork -- (fn, ...) -> child
+support.start = process.start -- {program, arguments...} -> process
+support.run = process.run -- {program, arguments...} -> result
+support.start_lua = process.start_lua -- (code or table) -> process
+support.run_lua = process.run_lua -- (code or table) -> result
+support.running = process.running -- (pid) -> boolean
+support.fake = fake.start -- (fn(connection, number)) -> fake
+support.silent = fake.silent -- () -> a server that never answers
+support.full = fake.full -- () -> a server to which connecting hangs
+support.refusing = fake.refusing -- () -> an address at which nobody listens
+
+--- A raw client of any address; see raw.lua. Closed at the end of the present scope.
+-- @param seconds its timeout (5)
+function support.raw(address, seconds)
+  return scope.add(raw.connect(address, seconds))
+end
+
+return support
