@@ -94,7 +94,7 @@ $(ARCHIVE): $(CORE) $(BINDING)
 	$(if $(MACOS),,$(if $(V),,@)$(OBJCOPY) --keep-global-symbol=luaopen_memlock $(BUILD)/libmemlock.o)
 	$(if $(V),,@)rm -f $@ && $(AR) rcs $@ $(BUILD)/libmemlock.o
 
-$(BINDING) $(BUILD)/spec/support/posix.o: ML_CPPFLAGS += $(WITH_LUA)
+$(BINDING) $(BUILD)/spec/support/posix.o $(BUILD)/spec/support/host.o: ML_CPPFLAGS += $(WITH_LUA)
 
 # Objects depend on the flags they were made with, and on the headers they include (-MMD).
 $(BUILD)/%.o: %.c $(BUILD)/flags
@@ -122,8 +122,9 @@ $(BUILD)/spec/test_%: $(BUILD)/spec/core/test_%.o $(CORE)
 $(BUILD)/spec/memlock_posix.so: $(BUILD)/spec/support/posix.o
 	$(call say,LINK,$@)$(LINK) $(LIBFLAG) -o $@ $^
 
+$(BUILD)/spec/host: TOOL_LDLIBS = -llua$(LUA_VERSION)
 $(BUILD)/spec/%: $(BUILD)/spec/support/%.o
-	$(call say,LINK,$@)$(LINK) -o $@ $^
+	$(call say,LINK,$@)$(LINK) -o $@ $^ $(TOOL_LDLIBS)
 
 # The opener of the specs' helper module is exported without further ado.
 $(BUILD)/spec/support/posix.o: ML_CFLAGS += -fvisibility=default -Wno-missing-prototypes
