@@ -1,11 +1,13 @@
 #include "client.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "clock.h"
+#include "keeper.h"
 #include "nonce.h"
 #include "process.h"
 
@@ -18,7 +20,7 @@
  * stopped, nothing ends. */
 struct doubt {
   struct doubt *next;
-  struct ml_key key;
+  struct ml_key key; /* its text stands behind */
   char id[ML_ID_MAX + 1];
   struct ml_writes writes;
   const struct ml_lock *lock; /* that may still use the id; NULL when it is gone */
@@ -32,6 +34,8 @@ struct ml_client {
   bool closed;
   uint64_t generation; /* of the process that uses it */
   struct ml_store *store;
+  struct ml_keeper *keeper; /* NULL until a lock is to be renewed in the background */
+  int pipe[2];              /* for ml_client_fd: read end, write end; -1 until it is asked for */
   struct ml_lock *locks;
   struct doubt *doubts; /* newest first */
   size_t doubt_count;
@@ -130,13 +134,24 @@ static char *default_label(void) {
   return strdup(label);
 }
 
+static struct ml_store_options store_options(const struct ml_client *client) {
+  return (struct ml_store_options){.servers = &client->servers,
+                                   .timeout = client->timeout,
+                                   .proxy = client->proxy,
+                                   .username = client->username,
+                                   .password = client->password};
+}
+
 static struct ml_store *open_store(const struct ml_client *client, struct ml_error *error) {
-  const struct ml_store_options options = {.servers = &client->servers,
-                                           .timeout = client->timeout,
-                                           .proxy = client->proxy,
-                                           .username = client->username,
-                                           .password = client->password};
+  const struct ml_store_options options = store_options(client);
   return ml_store_open(&options, error);
+}
+
+static void close_pipe(struct ml_client *client) {
+  for (int i = 0; i < 2; i++) {
+    if (client->pipe[i] >= 0) (void)close(client->pipe[i]);
+    client->pipe[i] = -1;
+  }
 }
 
 static void unref(struct ml_client *client) {
@@ -147,6 +162,7 @@ static void unref(struct ml_client *client) {
     client->doubts = next;
   }
   ml_store_close(client->store);
+  close_pipe(client);
   free(client->label);
   free(client->prefix);
   free(client->identity);
@@ -165,6 +181,7 @@ struct ml_client *ml_client_open(const struct ml_client_options *options, struct
     return NULL;
   }
   client->references = 1;
+  client->pipe[0] = client->pipe[1] = -1;
   client->generation = ml_process_generation();
   client->servers = options->servers;
   client->ttl = options->ttl;
@@ -227,9 +244,11 @@ static void note_doubt(struct ml_client *client, struct ml_lock *lock) {
       while ((*oldest)->next != NULL) oldest = &(*oldest)->next;
       forget_doubt(client, oldest);
     }
-    doubt = calloc(1, sizeof *doubt);
+    size_t text = ML_KEY_TEXT_FOR(lock->key.length);
+    doubt = calloc(1, sizeof *doubt + text);
     if (doubt == NULL) return;
     doubt->key = lock->key;
+    doubt->key.text = memcpy(doubt + 1, lock->key.text, text);
     memcpy(doubt->id, lock->id, sizeof doubt->id);
     doubt->lock = lock;
     doubt->next = client->doubts;
@@ -283,8 +302,13 @@ static void become_child(struct ml_client *client) {
   client->earlier_round_trips += ml_store_round_trips(client->store);
   ml_store_abandon(client->store);
   client->store = NULL;
-  for (struct ml_lock *lock = client->locks; lock != NULL; lock = lock->next)
+  if (client->keeper != NULL) ml_keeper_abandon(client->keeper);
+  client->keeper = NULL;
+  close_pipe(client);
+  for (struct ml_lock *lock = client->locks; lock != NULL; lock = lock->next) {
+    lock->kept = NULL;
     ml_lock_disown(lock);
+  }
   while (client->doubts != NULL) forget_doubt(client, &client->doubts);
 }
 
@@ -322,13 +346,17 @@ static enum ml_status leave(struct ml_client *client, const struct ml_key *key,
 
 /* Locks. */
 
-enum ml_status ml_client_add(struct ml_client *client, struct ml_lock *lock, const char *name,
-                             size_t length, int64_t ttl, const char *identity,
+size_t ml_client_key_text(const struct ml_client *client, size_t length) {
+  return ML_KEY_TEXT_FOR(strlen(client->prefix) + length);
+}
+
+enum ml_status ml_client_add(struct ml_client *client, struct ml_lock *lock, char *text,
+                             const char *name, size_t length, int64_t ttl, const char *identity,
                              struct ml_error *error) {
   enum ml_status status = attend(client, error);
   if (status != ML_OK) return status;
   *lock = (struct ml_lock){.client = client, .label = client->label};
-  ml_store_place(client->store, &lock->key, client->prefix, name, length);
+  ml_store_place(client->store, &lock->key, text, client->prefix, name, length);
   lock->name = lock->key.text + 1 + strlen(client->prefix);
   lock->ttl = ttl != 0 ? ttl : client->ttl;
   if (identity == NULL) identity = client->identity;
@@ -344,16 +372,105 @@ enum ml_status ml_client_add(struct ml_client *client, struct ml_lock *lock, con
   return ML_OK;
 }
 
+/* The keeper. */
+
+void ml_client_auto_refresh(struct ml_lock *lock, int64_t max_hold) {
+  lock->auto_refresh = true;
+  lock->max_hold = max_hold;
+}
+
+/* Hands a lock that was just acquired to the keeper; without one it is not to be held. */
+static enum ml_status keep(struct ml_client *client, struct ml_lock *lock, struct ml_error *error) {
+  if (client->keeper == NULL) {
+    const struct ml_store_options options = store_options(client);
+    client->keeper = ml_keeper_start(&options, client->pipe[1], error);
+  }
+  if (client->keeper != NULL) {
+    lock->kept = ml_keeper_add(client->keeper, lock, lock->max_hold);
+    if (lock->kept != NULL) return ML_OK;
+    (void)ml_fail(error, ML_REFUSED,
+                  "lock \"%s\": not enough memory to renew it in the background", lock->name);
+  }
+  struct ml_error ignored;
+  (void)ml_lock_release(lock, client->store, &ignored);
+  return error->status;
+}
+
+/* Is the lock the program's to write, if need be again? */
+static bool is_ours(struct ml_client *client, struct ml_lock *lock) {
+  if (lock->kept == NULL) return true;
+  if (!ml_keeper_take_back(client->keeper, lock->kept, lock)) return false;
+  lock->kept = NULL;
+  return true;
+}
+
+/* The keeper's part in this acquisition is over. */
+static void end_keeping(struct ml_client *client, struct ml_lock *lock, bool lost) {
+  bool left = ml_keeper_end(client->keeper, lock->kept);
+  lock->kept = NULL;
+  ml_lock_forget(lock, lost);
+  lock->unsettled = left;
+}
+
+/* Before an object acquires again: whatever the keeper still does for its last acquisition must be
+ * over, so that one writer is at work at a time. */
+static enum ml_status settle_keeping(struct ml_client *client, struct ml_lock *lock,
+                                     struct ml_error *error) {
+  if (is_ours(client, lock)) return ML_OK;
+  if (!ml_keeper_settle(client->keeper, lock->kept))
+    return ml_fail(error, ML_TIMEOUT, "lock \"%s\": its last release is still under way",
+                   lock->name);
+  end_keeping(client, lock, false);
+  return ML_OK;
+}
+
+static enum ml_status ask_keeper(struct ml_client *client, struct ml_lock *lock,
+                                 enum ml_wish wish, int64_t ttl, struct ml_error *error) {
+  enum ml_status status = ml_keeper_ask(client->keeper, lock->kept, wish, ttl, error);
+  if (status == ML_LOST) end_keeping(client, lock, true);
+  return status;
+}
+
+int ml_client_fd(struct ml_client *client, struct ml_error *error) {
+  if (attend(client, error) != ML_OK) return -1;
+  if (client->pipe[0] >= 0) return client->pipe[0];
+  if (pipe(client->pipe) != 0) {
+    client->pipe[0] = client->pipe[1] = -1;
+    (void)ml_fail(error, ML_REFUSED, "no descriptor to be had for notices of loss");
+    return -1;
+  }
+  for (int i = 0; i < 2; i++) {
+    (void)fcntl(client->pipe[i], F_SETFD, FD_CLOEXEC);
+    (void)fcntl(client->pipe[i], F_SETFL, O_NONBLOCK);
+  }
+  if (client->keeper != NULL) ml_keeper_notify(client->keeper, client->pipe[1]);
+  return client->pipe[0];
+}
+
+const struct ml_lock *ml_client_next_lost(struct ml_client *client, char *message, size_t size) {
+  if (client->closed || is_child(client) || client->keeper == NULL) return NULL;
+  return ml_keeper_next_lost(client->keeper, client->pipe[0], message, size);
+}
+
+/* Operations. */
+
 void ml_client_drop(struct ml_lock *lock, uint64_t tenure) {
   struct ml_client *client = lock->client;
   if (lock->tenure != tenure || client->closed || is_child(client)) return;
-  ml_lock_drop(lock, client->store);
-  note_doubt(client, lock);
+  if (is_ours(client, lock)) {
+    ml_lock_drop(lock, client->store);
+    note_doubt(client, lock);
+    return;
+  }
+  ml_keeper_drop(client->keeper, lock->kept);
+  lock->kept = NULL;
+  ml_lock_forget(lock, false);
 }
 
 void ml_client_remove(struct ml_lock *lock) {
   struct ml_client *client = lock->client;
   ml_client_drop(lock, lock->tenure);
+  if (client->keeper != NULL && !is_child(client)) ml_keeper_forget(client->keeper, lock);
   for (struct doubt *doubt = client->doubts; doubt != NULL; doubt = doubt->next)
     if (doubt->lock == lock) doubt->lock = NULL;
   if (lock->previous != NULL)
@@ -370,8 +487,11 @@ enum ml_status ml_client_acquire(struct ml_lock *lock, struct ml_error *error) {
   enum ml_status status = enter(client, error);
   if (status != ML_OK) return status;
   client->stats.attempts++;
-  status = ml_lock_acquire(lock, client->store, error);
+  if (lock->kept != NULL && !ml_client_held(lock, NULL))
+    status = settle_keeping(client, lock, error);
+  if (status == ML_OK) status = ml_lock_acquire(lock, client->store, error);
   note_doubt(client, lock);
+  if (status == ML_OK && lock->auto_refresh) status = keep(client, lock, error);
   if (status == ML_OK) client->stats.acquired++;
   if (status == ML_HELD) client->stats.contended++;
   return leave(client, &lock->key, status);
@@ -380,7 +500,7 @@ enum ml_status ml_client_acquire(struct ml_lock *lock, struct ml_error *error) {
 /* What another attempt cannot change. */
 static bool is_final(const struct ml_lock *lock, enum ml_status status) {
   return status == ML_OK || status == ML_UNSUPPORTED || status == ML_CLOSED ||
-         ml_lock_held(lock, NULL);
+         ml_client_held(lock, NULL);
 }
 
 static int64_t bounded(const struct ml_client *client, int64_t pause, int64_t left) {
@@ -420,16 +540,35 @@ enum ml_status ml_client_refresh(struct ml_lock *lock, int64_t ttl, struct ml_er
   struct ml_client *client = lock->client;
   enum ml_status status = enter(client, error);
   if (status != ML_OK) return status;
-  status = ml_lock_refresh(lock, client->store, ttl != 0 ? ttl : lock->ttl, error);
+  if (ttl == 0) ttl = lock->ttl;
+  if (lock->kept != NULL && lock->owned)
+    status = ask_keeper(client, lock, ML_WISH_REFRESH, ttl, error);
+  else
+    status = ml_lock_refresh(lock, client->store, ttl, error);
   if (status == ML_OK) client->stats.refreshed++;
   return leave(client, &lock->key, status);
+}
+
+/* A lock that the keeper writes is released by it; held() is false before it is asked. */
+static enum ml_status release_by_keeper(struct ml_client *client, struct ml_lock *lock,
+                                        struct ml_error *error) {
+  if (lock->owned) ml_courtesy_released(&lock->courtesy, ml_clock_now());
+  atomic_store(&lock->deadline, 0);
+  lock->owned = false;
+  lock->giving_up = true;
+  enum ml_status status = ask_keeper(client, lock, ML_WISH_RELEASE, 0, error);
+  if (status == ML_OK) end_keeping(client, lock, false);
+  return status;
 }
 
 enum ml_status ml_client_release(struct ml_lock *lock, struct ml_error *error) {
   struct ml_client *client = lock->client;
   enum ml_status status = enter(client, error);
   if (status != ML_OK) return status;
-  status = ml_lock_release(lock, client->store, error);
+  if (is_ours(client, lock))
+    status = ml_lock_release(lock, client->store, error);
+  else
+    status = release_by_keeper(client, lock, error);
   if (lock->giving_up) lock->in_doubt = true;
   note_doubt(client, lock);
   if (status == ML_OK) client->stats.released++;
@@ -440,15 +579,18 @@ enum ml_status ml_client_verify(struct ml_lock *lock, struct ml_error *error) {
   struct ml_client *client = lock->client;
   enum ml_status status = enter(client, error);
   if (status != ML_OK) return status;
-  return leave(client, &lock->key, ml_lock_verify(lock, client->store, error));
+  if (lock->kept != NULL && lock->owned)
+    status = ask_keeper(client, lock, ML_WISH_VERIFY, 0, error);
+  else
+    status = ml_lock_verify(lock, client->store, error);
+  return leave(client, &lock->key, status);
 }
 
 bool ml_client_held(const struct ml_lock *lock, int64_t *left) {
-  if (lock->client == NULL || is_child(lock->client)) {
-    if (left != NULL) *left = 0;
-    return false;
-  }
-  return ml_lock_held(lock, left);
+  if (left != NULL) *left = 0;
+  if (lock->client == NULL || is_child(lock->client)) return false;
+  if (lock->kept == NULL) return ml_lock_held(lock, left);
+  return ml_lock_held(lock, NULL) && ml_kept_held(lock->kept, left);
 }
 
 /* Closing. */
@@ -470,31 +612,61 @@ static bool release_all(struct ml_client *client) {
   return all;
 }
 
-bool ml_client_close(struct ml_client *client) {
-  struct ml_error ignored;
-  if (client->closed) return true;
-  bool all = true;
-  if (is_child(client))
-    become_child(client);
-  else if (client->store != NULL && enter(client, &ignored) == ML_OK)
-    all = release_all(client);
+/* Lets go of the keeper: it gives up, by the deadline, what it writes, and the program takes back the
+ * rest. NULL when there is none to wait for. */
+static struct ml_keeper *part_with_keeper(struct ml_client *client, int64_t deadline) {
+  struct ml_keeper *keeper = client->keeper;
+  if (keeper == NULL) return NULL;
+  for (struct ml_lock *lock = client->locks; lock != NULL; lock = lock->next) {
+    if (is_ours(client, lock)) continue;
+    if (ml_client_held(lock, NULL)) client->stats.released++;
+    ml_keeper_forget(keeper, lock);
+    lock->kept = NULL;
+    ml_lock_forget(lock, false);
+  }
+  ml_keeper_stop(keeper, deadline);
+  client->keeper = NULL;
+  return keeper;
+}
+
+static bool join(struct ml_client *client, struct ml_keeper *keeper) {
+  return keeper == NULL || ml_keeper_join(keeper, &client->stats.keeper);
+}
+
+static void shut(struct ml_client *client) {
   if (client->store != NULL) client->earlier_round_trips += ml_store_round_trips(client->store);
   ml_store_close(client->store);
   client->store = NULL;
   client->closed = true;
+  close_pipe(client);
   for (struct ml_lock *lock = client->locks; lock != NULL; lock = lock->next)
     ml_lock_disown(lock);
+}
+
+bool ml_client_close(struct ml_client *client) {
+  struct ml_error ignored;
+  if (client->closed) return true;
+  bool all = true;
+  if (is_child(client)) become_child(client);
+  if (client->store != NULL && enter(client, &ignored) == ML_OK) {
+    struct ml_keeper *keeper =
+        part_with_keeper(client, ml_clock_after(ml_clock_now(), client->timeout));
+    all = release_all(client);
+    all = join(client, keeper) && all;
+  }
+  shut(client);
   return all;
 }
 
 void ml_client_abandon(struct ml_client *client) {
   if (is_child(client)) become_child(client);
+  struct ml_keeper *keeper =
+      part_with_keeper(client, ml_clock_after(ml_clock_now(), client->timeout));
   if (client->store != NULL)
     for (struct ml_lock *lock = client->locks; lock != NULL; lock = lock->next)
       ml_lock_drop(lock, client->store);
-  ml_store_close(client->store);
-  client->store = NULL;
-  client->closed = true;
+  (void)join(client, keeper);
+  shut(client);
   unref(client);
 }
 
@@ -505,7 +677,8 @@ enum ml_status ml_client_holder(struct ml_client *client, const char *name, size
   enum ml_status status = enter(client, error);
   if (status != ML_OK) return status;
   struct ml_key key;
-  ml_store_place(client->store, &key, client->prefix, name, length);
+  char text[ML_KEY_TEXT];
+  ml_store_place(client->store, &key, text, client->prefix, name, length);
   struct ml_error inner;
   status = ml_lock_look(client->store, &key, holder, &inner);
   if (status != ML_OK) {
@@ -526,7 +699,8 @@ enum ml_status ml_client_break(struct ml_client *client, const char *name, size_
   enum ml_status status = enter(client, error);
   if (status != ML_OK) return status;
   struct ml_key key;
-  ml_store_place(client->store, &key, client->prefix, name, length);
+  char text[ML_KEY_TEXT];
+  ml_store_place(client->store, &key, text, client->prefix, name, length);
   struct ml_error inner;
   status = ml_lock_break(client->store, &key, value, value_length, &inner);
   if (status != ML_OK) (void)ml_fail(error, status, "lock \"%s\": %s", name, inner.message);
@@ -541,7 +715,7 @@ enum ml_status ml_client_get(struct ml_client *client, const char *key, size_t l
   if (status != ML_OK) return status;
   struct ml_view view;
   struct ml_error inner;
-  ml_store_place(client->store, &value->key, "", key, length);
+  ml_store_place(client->store, &value->key, value->text, "", key, length);
   status = ml_item_read(client->store, &value->key, &view, &inner);
   if (status != ML_OK) {
     client->stats.errors++;
@@ -588,6 +762,7 @@ enum ml_status ml_client_put(struct ml_client *client, const struct ml_value *wa
 
 void ml_client_stats(const struct ml_client *client, struct ml_stats *stats) {
   *stats = client->stats;
-  stats->round_trips = client->earlier_round_trips;
+  if (client->keeper != NULL) ml_keeper_stats(client->keeper, &stats->keeper);
+  stats->round_trips = client->earlier_round_trips + stats->keeper.round_trips;
   if (client->store != NULL) stats->round_trips += ml_store_round_trips(client->store);
 }

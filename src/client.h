@@ -7,10 +7,13 @@
  * clients and locks. A lock's memory is its creator's: between ml_client_add and ml_client_remove it
  * must not move.
  *
- * Threads. A client and its locks belong to one thread at a time, ml_client_held excepted.
+ * Threads. A client and its locks belong to one thread at a time, ml_client_held excepted. A lock
+ * with `auto_refresh` is renewed by a thread of the client's own (keeper.h), which starts with the
+ * first one that is acquired.
  *
  * Blocking. Each operation blocks for one `timeout` at most. ml_client_close gives up all locks within
- * one `timeout` in all; ml_client_remove and ml_client_abandon never block.
+ * one `timeout` in all, and so does ml_client_abandon where there is a keeper; else it and
+ * ml_client_remove never block.
  *
  * Forks. In a child, a client works on new connections, and its copies of locks are not held: nothing
  * of what the parent has is touched.
@@ -27,6 +30,7 @@
 #include <stdint.h>
 
 #include "address.h"
+#include "keeper.h"
 #include "lock.h"
 #include "status.h"
 
@@ -60,6 +64,7 @@ struct ml_stats {
   uint64_t errors; /* operations that ended in timeout, unreachable, refused or unsupported */
   uint64_t round_trips;
   int64_t waited; /* nanoseconds in pauses between attempts */
+  struct ml_keeper_stats keeper;
 };
 
 /* Defaults for everything but the servers, of which there are none. */
@@ -88,11 +93,25 @@ bool ml_client_close(struct ml_client *client);
 /* The same without waiting for anything, and gives back the opener's reference. For finalizers. */
 void ml_client_abandon(struct ml_client *client);
 
-/* Makes *lock a lock of this client on a name that was checked; no network. `ttl` 0: the client's;
- * `identity` NULL: the client's. ML_OK; else *lock is untouched: ML_CLOSED, or no memory. */
-enum ml_status ml_client_add(struct ml_client *client, struct ml_lock *lock, const char *name,
-                             size_t length, int64_t ttl, const char *identity,
+/* Makes *lock a lock of this client on a name that was checked; no network. `text` is memory for its
+ * keys, ml_client_key_text() bytes that live as long as the lock. `ttl` 0: the client's; `identity`
+ * NULL: the client's. ML_OK; else *lock is untouched: ML_CLOSED, or no memory. */
+size_t ml_client_key_text(const struct ml_client *client, size_t length);
+enum ml_status ml_client_add(struct ml_client *client, struct ml_lock *lock, char *text,
+                             const char *name, size_t length, int64_t ttl, const char *identity,
                              struct ml_error *error);
+
+/* Has the lock renewed in the background, from its next acquisition on, for `max_hold` nanoseconds of
+ * each (ML_FOREVER: as long as it is held). */
+void ml_client_auto_refresh(struct ml_lock *lock, int64_t max_hold);
+
+/* A descriptor that becomes readable when a lock is lost in the background; the client's, to be watched
+ * and not to be read. -1 with an error when there is none to be had. */
+int ml_client_fd(struct ml_client *client, struct ml_error *error);
+
+/* The next lock that was lost in the background and not yet told here, with a message; NULL: none, and
+ * the descriptor is not readable any more. */
+const struct ml_lock *ml_client_next_lost(struct ml_client *client, char *message, size_t size);
 
 /* Ends a lock: gives it up if held, without waiting for anything, and lets go of its client. */
 void ml_client_remove(struct ml_lock *lock);
@@ -128,7 +147,8 @@ enum ml_status ml_client_break(struct ml_client *client, const char *name, size_
 
 /* Any key, for read-modify-write: what stood there, at which version. */
 struct ml_value {
-  struct ml_key key;
+  struct ml_key key; /* points into `text`: do not copy the struct */
+  char text[ML_KEY_TEXT];
   struct ml_version version;
   bool present;
   const char *value; /* lasts until the client's next operation */

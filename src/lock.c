@@ -295,16 +295,16 @@ enum ml_status ml_lock_acquire(struct ml_lock *lock, struct ml_store *store,
 
 /* Loss. */
 
-static void forget(struct ml_lock *lock) {
+void ml_lock_forget(struct ml_lock *lock, bool lost) {
   lock->owned = lock->giving_up = lock->unsettled = false;
+  lock->lost = lost;
   lock->version = no_version;
   atomic_store(&lock->deadline, 0);
 }
 
 static enum ml_status lost_to(struct ml_lock *lock, const struct ml_store *store,
                               const struct ml_record *record, struct ml_error *error) {
-  forget(lock);
-  lock->lost = true;
+  ml_lock_forget(lock, true);
   const char *holder = record->label[0] != '\0' ? record->label : record->id;
   return ml_fail(error, ML_LOST, "lock \"%s\" was lost: %s has it now, on %s", lock->name,
                  holder[0] != '\0' ? holder : "another program",
@@ -313,8 +313,7 @@ static enum ml_status lost_to(struct ml_lock *lock, const struct ml_store *store
 
 static enum ml_status lost_record(struct ml_lock *lock, const struct ml_store *store,
                                   struct ml_error *error) {
-  forget(lock);
-  lock->lost = true;
+  ml_lock_forget(lock, true);
   return ml_fail(error, ML_LOST, "lock \"%s\" was lost: its record is gone from %s", lock->name,
                  ml_store_server(store, &lock->key));
 }
@@ -327,8 +326,7 @@ static enum ml_status lost_by_time(struct ml_lock *lock, struct ml_store *store,
   struct ml_error ignored;
   bool removed =
       ml_lock_sweep(store, &lock->key, lock->id, ml_lock_writes(lock), &ignored) != ML_ANSWER_NONE;
-  forget(lock);
-  lock->lost = true;
+  ml_lock_forget(lock, true);
   lock->unsettled = !removed;
   return ml_fail(error, ML_LOST, "lock \"%s\" was lost: its lease ended %lld ms ago", lock->name,
                  (long long)(late / ML_MILLISECOND));
@@ -385,55 +383,86 @@ static enum ml_status look_at_own(struct ml_lock *lock, struct ml_store *store,
   return error->status;
 }
 
+void ml_lock_prepare(struct ml_lock *lock, int64_t ttl, struct ml_renewal *renewal) {
+  renewal->write = next_write(lock, ttl, renewal->text);
+  renewal->deadline = ml_clock_after(ml_clock_now(), ttl);
+  if (renewal->deadline < atomic_load(&lock->deadline))
+    atomic_store(&lock->deadline, renewal->deadline);
+}
+
+static void renewed(struct ml_lock *lock, const struct ml_renewal *renewal,
+                    struct ml_version version) {
+  lock->version = version;
+  atomic_store(&lock->deadline, renewal->deadline);
+}
+
+bool ml_lock_proven(struct ml_lock *lock, const struct ml_renewal *renewal,
+                    const struct ml_view *view) {
+  struct ml_record record;
+  if (whose(lock->id, view, &renewal->write, &record) != THIS_WRITE) return false;
+  renewed(lock, renewal, view->version);
+  return true;
+}
+
+bool ml_lock_found(struct ml_lock *lock, const struct ml_view *view) {
+  struct ml_record record;
+  if (whose(lock->id, view, NULL, &record) != OURS) return false;
+  lock->version = view->version;
+  return true;
+}
+
+/* A renewal that waits for its reply. Outcomes as renew(). */
+static enum ml_status renew_with_reply(struct ml_lock *lock, struct ml_store *store,
+                                       struct ml_version at, const struct ml_renewal *renewal,
+                                       struct ml_error *error) {
+  switch (ml_store_write(store, &lock->key, &renewal->write, &at, error)) {
+  case ML_ANSWER_STORED:
+    renewed(lock, renewal, no_version); /* the reply does not tell the new version */
+    return ML_OK;
+  case ML_ANSWER_EXISTS:
+    lock->version = no_version;
+    return keeps_changing(store, &lock->key, ML_CONFLICT, error);
+  case ML_ANSWER_ABSENT:
+    return lost_record(lock, store, error);
+  case ML_ANSWER_NONE:
+    break;
+  }
+  return error->status;
+}
+
+/* A renewal in one flight. Outcomes as renew(). */
+static enum ml_status renew_in_one_flight(struct ml_lock *lock, struct ml_store *store,
+                                          struct ml_version at, const struct ml_renewal *renewal,
+                                          struct ml_error *error) {
+  struct ml_view view;
+  enum ml_status status = ml_store_refresh(store, &lock->key, &renewal->write, at, &view, error);
+  if (status != ML_OK || ml_lock_proven(lock, renewal, &view)) return status;
+  struct ml_record record;
+  (void)keeps_changing(store, &lock->key, ML_CONFLICT, error);
+  switch (judge(lock, store, &view, &record, error)) {
+  case GONE:
+    return lost_record(lock, store, error);
+  case TAKEN:
+    return lost_to(lock, store, &record, error);
+  case STANDS:
+  case UNKNOWN:
+    break;
+  }
+  return error->status;
+}
+
 /* One renewal at version `at`. ML_OK; ML_LOST; ML_CONFLICT: another write of ours came between; or
  * why it is unknown. */
 static enum ml_status renew(struct ml_lock *lock, struct ml_store *store, struct ml_version at,
                             int64_t ttl, bool replies, struct ml_error *error) {
-  char text[ML_RECORD_MAX];
-  struct ml_write write = next_write(lock, ttl, text);
-  int64_t deadline = ml_clock_after(ml_clock_now(), ttl);
-  /* Whether or not we hear that this write landed, no later than its own deadline can be relied on. */
-  if (deadline < atomic_load(&lock->deadline)) atomic_store(&lock->deadline, deadline);
-
-  struct ml_version renewed = no_version;
-  if (replies) {
-    switch (ml_store_write(store, &lock->key, &write, &at, error)) {
-    case ML_ANSWER_STORED:
-      break;
-    case ML_ANSWER_EXISTS:
-      lock->version = no_version;
-      return keeps_changing(store, &lock->key, ML_CONFLICT, error);
-    case ML_ANSWER_ABSENT:
-      return lost_record(lock, store, error);
-    case ML_ANSWER_NONE:
-      return error->status;
-    }
-  } else {
-    struct ml_view view;
-    enum ml_status status = ml_store_refresh(store, &lock->key, &write, at, &view, error);
-    if (status != ML_OK) return status;
-    struct ml_record record;
-    if (whose(lock->id, &view, &write, &record) != THIS_WRITE) {
-      (void)keeps_changing(store, &lock->key, ML_CONFLICT, error);
-      switch (judge(lock, store, &view, &record, error)) {
-      case STANDS:
-        return ML_CONFLICT;
-      case GONE:
-        return lost_record(lock, store, error);
-      case TAKEN:
-        return lost_to(lock, store, &record, error);
-      case UNKNOWN:
-        return error->status;
-      }
-    }
-    renewed = view.version;
-  }
-  lock->version = renewed;
-  atomic_store(&lock->deadline, deadline);
-  if (ml_clock_now() >= deadline)
+  struct ml_renewal renewal;
+  ml_lock_prepare(lock, ttl, &renewal);
+  enum ml_status status = (replies ? renew_with_reply : renew_in_one_flight)(lock, store, at,
+                                                                             &renewal, error);
+  if (status == ML_OK && ml_clock_now() >= renewal.deadline)
     return ml_fail(error, ML_TIMEOUT, "%s answered when the lease was over",
                    ml_store_server(store, &lock->key));
-  return ML_OK;
+  return status;
 }
 
 enum ml_status ml_lock_refresh(struct ml_lock *lock, struct ml_store *store, int64_t ttl,
@@ -505,7 +534,7 @@ enum ml_status ml_lock_release(struct ml_lock *lock, struct ml_store *store,
   enum ml_answer answer = release_at_once(lock, store, &inner);
   lock->version = no_version;
   if (answer == ML_ANSWER_STORED) {
-    forget(lock);
+    ml_lock_forget(lock, false);
     return ML_OK;
   }
   if (answer == ML_ANSWER_ABSENT) return lost_record(lock, store, error);
@@ -518,7 +547,7 @@ enum ml_status ml_lock_release(struct ml_lock *lock, struct ml_store *store,
   }
   switch (removal.answer) {
   case ML_ANSWER_STORED:
-    forget(lock);
+    ml_lock_forget(lock, false);
     return ML_OK;
   case ML_ANSWER_NONE:
     lock->unsettled = true;
@@ -530,7 +559,7 @@ enum ml_status ml_lock_release(struct ml_lock *lock, struct ml_store *store,
   /* Ours is not there. Either a cas of ours removed it whose reply we missed, or the server lost it.
    * A server that lost its data lost the fence as well. */
   if ((unanswered || removal.unanswered) && removal.fence >= lock->token) {
-    forget(lock);
+    ml_lock_forget(lock, false);
     return ML_OK;
   }
   return lost_record(lock, store, error);
@@ -543,7 +572,7 @@ void ml_lock_drop(struct ml_lock *lock, struct ml_store *store) {
   bool sent = was_owned && ml_store_current(store, &lock->key, lock->version) &&
               ml_store_send(store, &lock->key, &nothing, lock->version);
   if (!sent) lock->in_doubt = true;
-  forget(lock);
+  ml_lock_forget(lock, false);
 }
 
 /* Names. */

@@ -26,6 +26,7 @@
 #define ML_TTL_MAX 2419200 /* seconds: 28 days, so that the expiry stays below memcached's 30 */
 
 struct ml_client;
+struct ml_kept;
 
 /* The writes `first` to `last` of one id (sequence numbers, which may wrap). */
 struct ml_writes {
@@ -57,9 +58,12 @@ struct ml_lock {
   struct ml_sight sight; /* what the last attempt saw, if it failed */
   struct ml_courtesy courtesy;
 
-  struct ml_client *client; /* these three are client.c's */
+  struct ml_client *client; /* these are client.c's */
   struct ml_lock *previous;
   struct ml_lock *next;
+  struct ml_kept *kept; /* what the keeper has of it; NULL: it renews nothing */
+  bool auto_refresh;
+  int64_t max_hold; /* nanoseconds */
 };
 
 /* Readies a lock whose key, name, label, ttl and (with `named`) id are set. */
@@ -96,6 +100,28 @@ enum ml_status ml_lock_verify(struct ml_lock *lock, struct ml_store *store,
 /* Gives the lock up without waiting for anything: held() is false, and the record's removal is sent
  * where its connection is up; `in_doubt` tells that it could not be. Never blocks. */
 void ml_lock_drop(struct ml_lock *lock, struct ml_store *store);
+
+/* Gives the lock up in this object: nothing is held, and nothing remembered but the token. `lost`: it
+ * was not given up but lost. Sends nothing. */
+void ml_lock_forget(struct ml_lock *lock, bool lost);
+
+/* The pieces of a refresh, for whoever renews many locks in one flight (ml_store_batch). */
+struct ml_renewal {
+  char text[ML_RECORD_MAX];
+  struct ml_write write; /* points into `text`: do not copy the struct */
+  int64_t deadline;      /* of the lease, if this write is proven to be in place */
+};
+
+/* Prepares the next write. A deadline that is later than the new one is lowered now, because whether
+ * or not we hear that this write landed, no more than it promises can be relied on. */
+void ml_lock_prepare(struct ml_lock *lock, int64_t ttl, struct ml_renewal *renewal);
+
+/* Does the view prove that the prepared write is in place? If so the lease is renewed. */
+bool ml_lock_proven(struct ml_lock *lock, const struct ml_renewal *renewal,
+                    const struct ml_view *view);
+
+/* Is what a read showed our record? If so its version is known again. */
+bool ml_lock_found(struct ml_lock *lock, const struct ml_view *view);
 
 /* What follows is about a name, not about an object that locks it. */
 

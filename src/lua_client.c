@@ -104,6 +104,14 @@ static void push_sleep_option(lua_State *L, int arg) {
                                           luaL_typename(L, -1)));
 }
 
+static void push_weak_table(lua_State *L, const char *mode) {
+  lua_newtable(L);
+  lua_createtable(L, 0, 1);
+  lua_pushstring(L, mode);
+  lua_setfield(L, -2, "__mode");
+  lua_setmetatable(L, -2);
+}
+
 int ml_lua_client_new(lua_State *L) {
   static const char *const names[] = {"prefix",    "ttl",      "wait",     "timeout", "retry_min",
                                       "retry_max", "sleep",    "label",    "identity", "proxy",
@@ -121,9 +129,15 @@ int ml_lua_client_new(lua_State *L) {
   struct ml_lua_client *self = lua_newuserdatauv(L, sizeof *self, 1); /* self */
   *self = (struct ml_lua_client){.wait = wait};
   luaL_setmetatable(L, ML_LUA_CLIENT);
+  lua_createtable(L, 3, 0); /* servers, options, self, its table */
   push_sleep_option(L, 2);
-  lua_setiuservalue(L, 3, 1);
-  lua_settop(L, 3); /* servers, options, self */
+  lua_rawseti(L, 4, ML_LUA_SLEEP);
+  push_weak_table(L, "v");
+  lua_rawseti(L, 4, ML_LUA_LOCKS);
+  push_weak_table(L, "k");
+  lua_rawseti(L, 4, ML_LUA_ON_LOST);
+  lua_settop(L, 4);
+  lua_setiuservalue(L, 3, 1); /* servers, options, self */
 
   struct ml_error error;
   self->client = ml_client_open(&options, &error);
@@ -179,16 +193,66 @@ static int client_stats(lua_State *L) {
       {"contended", stats.contended},   {"refreshed", stats.refreshed},
       {"lost", stats.lost},             {"released", stats.released},
       {"errors", stats.errors},         {"round_trips", stats.round_trips},
+      {"passes", stats.keeper.passes},  {"renewals", stats.keeper.renewals},
+      {"failures", stats.keeper.failures}, {"losses", stats.keeper.losses},
   };
   const size_t count = sizeof counters / sizeof counters[0];
-  lua_createtable(L, 0, (int)count + 1);
+  lua_createtable(L, 0, (int)count + 2);
   for (size_t i = 0; i < count; i++) {
     lua_pushinteger(L, (lua_Integer)counters[i].count);
     lua_setfield(L, -2, counters[i].name);
   }
   lua_pushnumber(L, ml_clock_seconds(stats.waited));
   lua_setfield(L, -2, "waited");
+  lua_pushnumber(L, ml_clock_seconds(stats.keeper.longest_delay));
+  lua_setfield(L, -2, "longest_delay");
   return 1;
+}
+
+/* client:fd(): a descriptor for event loops, readable when client:poll() has something to do. */
+static int client_fd(lua_State *L) {
+  struct ml_lua_client *self = ml_lua_checkclient(L, 1);
+  struct ml_error error;
+  int descriptor = ml_client_fd(self->client, &error);
+  if (descriptor < 0) return ml_lua_fail(L, &error);
+  lua_pushinteger(L, descriptor);
+  return 1;
+}
+
+/* Pushes the on_lost of the lock at this address, and the lock; nil for what is not there. */
+static void push_lost(lua_State *L, const struct ml_lock *lock) {
+  lua_getiuservalue(L, 1, 1); /* client, its table */
+  lua_rawgeti(L, 2, ML_LUA_ON_LOST);
+  lua_rawgeti(L, 2, ML_LUA_LOCKS);
+  lua_rawgetp(L, 4, lock); /* client, table, functions, locks, lock */
+  lua_pushvalue(L, 5);
+  if (!lua_isnil(L, 5)) lua_rawget(L, 3); /* ..., lock, on_lost */
+  lua_insert(L, 5);
+}
+
+/* Goes on with the next loss; `calls` have been made. on_lost may yield. */
+static int poll_step(lua_State *L, int status, lua_KContext calls) {
+  (void)status;
+  for (;;) {
+    struct ml_lua_client *self = ml_lua_checkclient(L, 1);
+    char message[512];
+    lua_settop(L, 1);
+    const struct ml_lock *lock = ml_client_next_lost(self->client, message, sizeof message);
+    if (lock == NULL) break;
+    push_lost(L, lock);
+    if (lua_isnil(L, -2)) continue; /* nobody wants to know */
+    lua_pushstring(L, message);
+    lua_callk(L, 2, 0, ++calls, poll_step);
+  }
+  lua_pushinteger(L, (lua_Integer)calls);
+  return 1;
+}
+
+/* client:poll(): calls on_lost(lock, message) of what was lost in the background since the last time.
+ * Returns the number of calls. */
+static int client_poll(lua_State *L) {
+  (void)ml_lua_checkclient(L, 1);
+  return poll_step(L, LUA_OK, 0);
 }
 
 /* client:close(): gives up what it holds, within one timeout. Returns true. */
@@ -240,7 +304,7 @@ void ml_lua_client_setup(lua_State *L) {
   static const luaL_Reg methods[] = {
       {"lock", ml_lua_lock_new},   {"holder", client_holder}, {"break_lock", client_break_lock},
       {"update", ml_lua_update},   {"stats", client_stats},   {"close", client_close},
-      {NULL, NULL},
+      {"fd", client_fd},           {"poll", client_poll},     {NULL, NULL},
   };
   ml_lua_class(L, ML_LUA_CLIENT, metamethods, methods);
 }

@@ -13,8 +13,36 @@ struct ml_lua_lock *ml_lua_checklock(lua_State *L, int index) {
 }
 
 /* client:lock(name [, options]) */
+
+/* Checks max_hold and on_lost, which say something only with auto_refresh; returns max_hold. */
+static int64_t read_background_options(lua_State *L, int arg, bool auto_refresh) {
+  double seconds = 0;
+  bool bounded = ml_lua_seconds(L, arg, "max_hold", false, true, &seconds);
+  bool told = !lua_isnil(L, arg) && lua_getfield(L, arg, "on_lost") != LUA_TNIL;
+  if (told && !lua_isfunction(L, -1))
+    luaL_argerror(L, arg, lua_pushfstring(L, "option 'on_lost' must be a function, got %s",
+                                          luaL_typename(L, -1)));
+  if ((bounded || told) && !auto_refresh)
+    luaL_argerror(L, arg, "options 'max_hold' and 'on_lost' need auto_refresh = true");
+  lua_settop(L, 3);
+  return bounded ? ml_clock_span(seconds) : ML_FOREVER;
+}
+
+/* Lets client:poll() find the lock on top, and its on_lost. The stack is that of ml_lua_lock_new. */
+static void remember(lua_State *L, const struct ml_lock *lock) {
+  lua_getiuservalue(L, 1, 1); /* client, name, options, self, the client's table */
+  lua_rawgeti(L, 5, ML_LUA_LOCKS);
+  lua_pushvalue(L, 4);
+  lua_rawsetp(L, 6, lock);
+  lua_rawgeti(L, 5, ML_LUA_ON_LOST);
+  lua_pushvalue(L, 4);
+  lua_getfield(L, 3, "on_lost");
+  lua_rawset(L, 7);
+  lua_settop(L, 4);
+}
 int ml_lua_lock_new(lua_State *L) {
-  static const char *const names[] = {"ttl", "wait", "identity", NULL};
+  static const char *const names[] = {"ttl",      "wait",    "identity", "auto_refresh",
+                                      "max_hold", "on_lost", NULL};
   struct ml_lua_client *parent = ml_lua_checkclient(L, 1);
   struct ml_error error;
   size_t length, identity_length;
@@ -34,14 +62,23 @@ int ml_lua_lock_new(lua_State *L) {
     return luaL_argerror(
         L, 3, "option 'identity' has 1 to 64 bytes and neither spaces nor control characters");
 
-  struct ml_lua_lock *self = lua_newuserdatauv(L, sizeof *self, 1); /* self */
+  bool auto_refresh = ml_lua_boolean(L, 3, "auto_refresh");
+  int64_t max_hold = read_background_options(L, 3, auto_refresh);
+
+  size_t text = ml_client_key_text(parent->client, length);
+  struct ml_lua_lock *self = lua_newuserdatauv(L, sizeof *self + text, 1); /* self */
   self->lock.client = NULL;
   self->wait = wait;
   luaL_setmetatable(L, ML_LUA_LOCK);
   lua_pushvalue(L, 1);
   lua_setiuservalue(L, -2, 1);
-  if (ml_client_add(parent->client, &self->lock, name, length, ttl, identity, &error) != ML_OK)
+  if (ml_client_add(parent->client, &self->lock, self->text, name, length, ttl, identity,
+                    &error) != ML_OK)
     return luaL_error(L, "%s", error.message);
+  if (auto_refresh) {
+    ml_client_auto_refresh(&self->lock, max_hold);
+    remember(L, &self->lock);
+  }
   return 1;
 }
 

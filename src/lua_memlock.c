@@ -66,8 +66,10 @@ int ml_lua_holder(lua_State *L, struct ml_client *client, const char *name, size
 /* Pauses. */
 
 void ml_lua_pause(lua_State *L, int64_t pause, lua_KContext context, lua_KFunction next) {
-  lua_getiuservalue(L, -1, 1); /* client, sleep */
-  lua_remove(L, -2);
+  lua_getiuservalue(L, -1, 1);      /* client, its table */
+  lua_rawgeti(L, -1, ML_LUA_SLEEP); /* client, its table, sleep */
+  lua_replace(L, -3);
+  lua_pop(L, 1); /* sleep */
   lua_pushnumber(L, ml_clock_seconds(pause));
   lua_callk(L, 1, 1, context, next);
 }

@@ -173,14 +173,15 @@ void ml_store_abandon(struct ml_store *store) {
 
 /* Keys. */
 
-void ml_store_place(const struct ml_store *store, struct ml_key *key, const char *prefix,
-                    const char *name, size_t length) {
+void ml_store_place(const struct ml_store *store, struct ml_key *key, char *text,
+                    const char *prefix, const char *name, size_t length) {
   size_t prefix_length = strlen(prefix);
-  key->text[0] = '#';
-  memcpy(key->text + 1, prefix, prefix_length);
-  memcpy(key->text + 1 + prefix_length, name, length);
-  key->length = prefix_length + length;
-  key->text[1 + key->length] = '\0';
+  text[0] = '#';
+  memcpy(text + 1, prefix, prefix_length);
+  memcpy(text + 1 + prefix_length, name, length);
+  text[1 + prefix_length + length] = '\0';
+  key->text = text;
+  key->length = (uint32_t)(prefix_length + length);
   key->server = store->ring == NULL
                     ? 0
                     : memcached_generate_hash(store->ring, lock_key(key), key->length);
@@ -194,8 +195,11 @@ bool ml_store_is_proxy(const struct ml_store *store) { return store->proxy; }
 
 uint64_t ml_store_round_trips(const struct ml_store *store) { return store->round_trips; }
 
-void ml_store_begin(struct ml_store *store) {
+void ml_store_begin(struct ml_store *store) { ml_store_begin_until(store, ML_FOREVER); }
+
+void ml_store_begin_until(struct ml_store *store, int64_t deadline) {
   store->deadline = ml_clock_after(ml_clock_now(), store->timeout);
+  if (deadline < store->deadline) store->deadline = deadline;
 }
 
 bool ml_store_has_time(const struct ml_store *store) { return ml_clock_now() < store->deadline; }
@@ -359,6 +363,30 @@ static enum ml_status unsupported(struct link *link, struct ml_error *error) {
                  link->address->text);
 }
 
+/* Sends `gets` of some keys. Where the link is not up, libmemcached tries to connect once for each. */
+static enum ml_status ask(struct ml_store *store, struct link *link, const char *const *keys,
+                          const size_t *lengths, size_t count, struct ml_error *error) {
+  reply(link, true);
+  memcached_return_t rc = memcached_mget(link->handle, keys, lengths, count);
+  /* A key whose connect failed is left out silently; only the last error tells. */
+  if (rc == MEMCACHED_SUCCESS) rc = memcached_last_error(link->handle);
+  if (rc != MEMCACHED_SUCCESS) return failed(link, rc, error);
+  link->up = true;
+  arm_for_the_rest(store, link, 1);
+  return ML_OK;
+}
+
+/* Was the answer to the last ask complete? It covers all that was sent before. */
+static enum ml_status end_of_answer(struct ml_store *store, struct link *link,
+                                    memcached_return_t rc, struct ml_error *error) {
+  if (rc == MEMCACHED_END || rc == MEMCACHED_NOTFOUND) rc = memcached_last_error(link->handle);
+  if (rc != MEMCACHED_SUCCESS && rc != MEMCACHED_NOTFOUND && rc != MEMCACHED_END)
+    return failed(link, rc, error);
+  store->round_trips++;
+  link->unread = false;
+  return ML_OK;
+}
+
 /* `gets` of the fence (where wanted) and the lock key, in this order, and all of the answer. */
 static enum ml_status fetch(struct ml_store *store, struct link *link, const struct ml_key *key,
                             bool fence, struct ml_view *view, struct ml_error *error) {
@@ -369,14 +397,10 @@ static enum ml_status fetch(struct ml_store *store, struct link *link, const str
   view->fence = 0;
   view->version = (struct ml_version){0, link->epoch};
 
-  reply(link, true);
-  memcached_return_t rc = memcached_mget(link->handle, keys + first, lengths + first, 2 - first);
-  if (rc != MEMCACHED_SUCCESS) return failed(link, rc, error);
-  if (memcached_last_error(link->handle) != MEMCACHED_SUCCESS)
-    return failed(link, memcached_last_error(link->handle), error);
-  link->up = true;
-  arm_for_the_rest(store, link, 1);
+  enum ml_status status = ask(store, link, keys + first, lengths + first, 2 - first, error);
+  if (status != ML_OK) return status;
 
+  memcached_return_t rc;
   memcached_result_st *spare = &link->results[0];
   memcached_result_st *item = &link->results[1];
   while (memcached_fetch_result(link->handle, spare, &rc) != NULL) {
@@ -393,12 +417,8 @@ static enum ml_status fetch(struct ml_store *store, struct link *link, const str
       return odd(link, error, "answered with a key that was not asked for");
     }
   }
-  memcached_return_t last = memcached_last_error(link->handle);
-  if (rc != MEMCACHED_END && rc != MEMCACHED_NOTFOUND) return failed(link, rc, error);
-  if (last != MEMCACHED_SUCCESS && last != MEMCACHED_NOTFOUND && last != MEMCACHED_END)
-    return failed(link, last, error);
-
-  store->round_trips++;
+  status = end_of_answer(store, link, rc, error);
+  if (status != ML_OK) return status;
   if (view->fence > store->largest_fence) store->largest_fence = view->fence;
   if (view->present) {
     view->value = memcached_result_value(item);
@@ -564,6 +584,81 @@ enum ml_answer ml_store_probe(struct ml_store *store, const struct ml_key *key,
   return ml_store_write(store, key, &nothing, &at, error);
 }
 
+/* A server does the commands of a connection in order, so any answer covers all that went before. */
+static enum ml_status await_all(struct ml_store *store, struct link *link,
+                                struct ml_error *error) {
+  static const char key[] = "memlock-flush";
+  const char *keys[] = {key};
+  const size_t lengths[] = {sizeof key - 1};
+  arm_for_the_rest(store, link, 1);
+  enum ml_status status = ask(store, link, keys, lengths, 1, error);
+  if (status != ML_OK) return status;
+  memcached_return_t rc;
+  while (memcached_fetch_result(link->handle, &link->results[0], &rc) != NULL) continue;
+  return end_of_answer(store, link, rc, error);
+}
+
+/* The answer to a read of many keys comes in the order of the keys, with some left out. */
+static enum ml_status fetch_batch(struct ml_store *store, struct link *link,
+                                  const struct ml_item *items, size_t count, ml_show *show,
+                                  void *context, struct ml_error *error) {
+  const char *keys[ML_BATCH_MAX];
+  size_t lengths[ML_BATCH_MAX];
+  for (size_t i = 0; i < count; i++) {
+    keys[i] = lock_key(items[i].key);
+    lengths[i] = items[i].key->length;
+  }
+  enum ml_status status = ask(store, link, keys, lengths, count, error);
+  if (status != ML_OK) return status;
+
+  memcached_return_t rc;
+  memcached_result_st *result = &link->results[0];
+  size_t next = 0;
+  while (memcached_fetch_result(link->handle, result, &rc) != NULL) {
+    while (next < count && !has_key(result, keys[next], lengths[next])) next++;
+    if (next == count) return odd(link, error, "answered with a key that was not asked for");
+    struct ml_view view = {.sent = items[next].write != NULL,
+                           .present = true,
+                           .value = memcached_result_value(result),
+                           .length = memcached_result_length(result),
+                           .flags = memcached_result_flags(result),
+                           .version = {memcached_result_cas(result), link->epoch}};
+    if (view.version.cas == 0) return unsupported(link, error);
+    show(context, next++, &view);
+  }
+  return end_of_answer(store, link, rc, error);
+}
+
+/* Makes sure of a connection, by a command that tries to connect once. */
+static enum ml_status connect_link(struct ml_store *store, struct link *link,
+                                   struct ml_error *error) {
+  enum ml_status status = ready(store, link, 1, error);
+  if (status == ML_OK && !link->up) status = await_all(store, link, error);
+  return status;
+}
+
+enum ml_status ml_store_batch(struct ml_store *store, const struct ml_item *items, size_t count,
+                              ml_show *show, void *context, struct ml_error *error) {
+  struct link *link = link_of(store, items[0].key);
+  sigset_t saved;
+  block_signals(&saved);
+  enum ml_status status = connect_link(store, link, error);
+  reply(link, false);
+  for (size_t i = 0; i < count && status == ML_OK; i++) {
+    const struct ml_item *item = &items[i];
+    if (item->write == NULL) continue;
+    if (!ml_store_current(store, item->key, item->at)) {
+      status = stale(error);
+      break;
+    }
+    memcached_return_t rc = send_write(link, item->key, item->write, &item->at);
+    if (rc != MEMCACHED_SUCCESS) status = failed(link, rc, error);
+  }
+  if (status == ML_OK) status = fetch_batch(store, link, items, count, show, context, error);
+  restore_signals(&saved);
+  return status;
+}
+
 bool ml_store_send(struct ml_store *store, const struct ml_key *key, const struct ml_write *write,
                    struct ml_version at) {
   struct link *link = link_of(store, key);
@@ -579,23 +674,6 @@ bool ml_store_send(struct ml_store *store, const struct ml_key *key, const struc
     drop(link);
   restore_signals(&saved);
   return sent;
-}
-
-/* A server does the commands of a connection in order, so any answer covers all that went before. */
-static enum ml_status await_all(struct ml_store *store, struct link *link,
-                                struct ml_error *error) {
-  static const char key[] = "memlock-flush";
-  const char *keys[] = {key};
-  const size_t lengths[] = {sizeof key - 1};
-  arm_for_the_rest(store, link, 1);
-  reply(link, true);
-  memcached_return_t rc = memcached_mget(link->handle, keys, lengths, 1);
-  if (rc != MEMCACHED_SUCCESS) return failed(link, rc, error);
-  while (memcached_fetch_result(link->handle, &link->results[0], &rc) != NULL) continue;
-  if (rc != MEMCACHED_END && rc != MEMCACHED_NOTFOUND) return failed(link, rc, error);
-  store->round_trips++;
-  link->unread = false;
-  return ML_OK;
 }
 
 enum ml_status ml_store_flush(struct ml_store *store, struct ml_error *error) {

@@ -33,12 +33,16 @@
 struct ml_store;
 
 /* A lock's two keys in one text: "#memlock:name" is the fence, and from its second byte on stands the
- * lock key. Both live on the server that the lock key hashes to. */
+ * lock key. Both live on the server that the lock key hashes to. The text is somebody else's memory. */
 struct ml_key {
-  size_t server;
-  size_t length; /* of the lock key */
-  char text[1 + ML_KEY_MAX + 1];
+  const char *text;
+  uint32_t length; /* of the lock key */
+  uint32_t server;
 };
+
+/* Bytes of text for a lock key of `length` bytes; ML_KEY_TEXT for any. */
+#define ML_KEY_TEXT_FOR(length) (1 + (length) + 1)
+#define ML_KEY_TEXT ML_KEY_TEXT_FOR(ML_KEY_MAX)
 
 struct ml_version {
   uint64_t cas;   /* never 0 in a version that may be used */
@@ -90,16 +94,19 @@ void ml_store_close(struct ml_store *store);
  * using, are touched again. It stays reachable on purpose. */
 void ml_store_abandon(struct ml_store *store);
 
-/* Builds the keys of `prefix .. name` (both already checked) and finds their server. */
-void ml_store_place(const struct ml_store *store, struct ml_key *key, const char *prefix,
-                    const char *name, size_t length);
+/* Builds the keys of `prefix .. name` (both already checked) in `text`, which the key then points to,
+ * and finds their server. */
+void ml_store_place(const struct ml_store *store, struct ml_key *key, char *text,
+                    const char *prefix, const char *name, size_t length);
 
 const char *ml_store_server(const struct ml_store *store, const struct ml_key *key);
 bool ml_store_is_proxy(const struct ml_store *store);
 uint64_t ml_store_round_trips(const struct ml_store *store);
 
-/* Starts an operation: all that follows shares one `timeout` from now. */
+/* Starts an operation: all that follows shares one `timeout` from now, or the time until `deadline`
+ * where that is sooner. */
 void ml_store_begin(struct ml_store *store);
+void ml_store_begin_until(struct ml_store *store, int64_t deadline);
 
 /* Is there time left for another flight? */
 bool ml_store_has_time(const struct ml_store *store);
@@ -147,6 +154,24 @@ enum ml_answer ml_store_write(struct ml_store *store, const struct ml_key *key,
  * error that libmemcached hides. */
 enum ml_answer ml_store_probe(struct ml_store *store, const struct ml_key *key,
                               struct ml_error *error);
+
+/* One key of a batch. */
+struct ml_item {
+  const struct ml_key *key;
+  const struct ml_write *write; /* NULL: it is only read */
+  struct ml_version at;         /* of the write */
+};
+
+/*
+ * Renews, or only reads, many keys of one server in one flight: a cas without reply for each that has a
+ * write, then one read of them all. `show` is called for each key whose item came back, in order.
+ * ML_OK: the answer was complete, and a key that was not shown may be absent, which this does not
+ * prove. Else nothing more than what was shown is known. At most ML_BATCH_MAX items.
+ */
+#define ML_BATCH_MAX 256
+typedef void ml_show(void *context, size_t index, const struct ml_view *view);
+enum ml_status ml_store_batch(struct ml_store *store, const struct ml_item *items, size_t count,
+                              ml_show *show, void *context, struct ml_error *error);
 
 /* Sends a cas without waiting for anything, and only where its connection is up. Never blocks.
  * False: it was not sent. */
