@@ -42,9 +42,7 @@ int64_t ml_backoff_race(unsigned races, double random) {
   return 1 + (int64_t)((double)longest * random);
 }
 
-void ml_courtesy_tried(struct ml_courtesy *courtesy, uint64_t counts) {
-  courtesy->tries += counts;
-}
+void ml_courtesy_tried(struct ml_courtesy *courtesy, uint64_t counts) { courtesy->tries += counts; }
 
 void ml_courtesy_acquired(struct ml_courtesy *courtesy, uint64_t token, int64_t now) {
   courtesy->others = counts_between(courtesy->token, token, courtesy->tries) > 0;

@@ -11,13 +11,13 @@
 #include "nonce.h"
 #include "process.h"
 
-#define DOUBTS_MAX 1024                      /* beyond that the oldest is forgotten */
-#define LOOK_EVERY (250 * ML_MILLISECOND)    /* at one record in doubt */
-#define LOOKS_AT_ONCE 16                     /* in one operation */
-#define LIFE_IN_SOCKET (2 * ML_SECOND)       /* added to a ttl: bytes that wait behind an answer */
+#define DOUBTS_MAX 1024                   /* beyond that the oldest is forgotten */
+#define LOOK_EVERY (250 * ML_MILLISECOND) /* at one record in doubt */
+#define LOOKS_AT_ONCE 16                  /* in one operation */
+#define LIFE_IN_SOCKET (2 * ML_SECOND)    /* added to a ttl: bytes that wait behind an answer */
 
-/* Writes that may still take effect. `until` is set when the server first answers again: while it is
- * stopped, nothing ends. */
+/* Writes that may still take effect. `until` is set when the server first answers again: while it
+ * is stopped, nothing ends. */
 struct doubt {
   struct doubt *next;
   struct ml_key key; /* its text stands behind */
@@ -102,8 +102,7 @@ enum ml_status ml_client_check_ttl(double seconds, int64_t *ttl, struct ml_error
     return ml_fail(error, ML_INVALID,
                    "ttl must be a number of seconds above 0 and at most %d (28 days)", ML_TTL_MAX);
   *ttl = ml_clock_span(seconds);
-  if (*ttl < ML_MILLISECOND)
-    return ml_fail(error, ML_INVALID, "ttl is below a millisecond");
+  if (*ttl < ML_MILLISECOND) return ml_fail(error, ML_INVALID, "ttl is below a millisecond");
   return ML_OK;
 }
 
@@ -111,9 +110,9 @@ enum ml_status ml_client_check_ttl(double seconds, int64_t *ttl, struct ml_error
 
 void ml_client_defaults(struct ml_client_options *options) {
   *options = (struct ml_client_options){.ttl = ML_DEFAULT_TTL,
-                                         .timeout = ML_DEFAULT_TIMEOUT,
-                                         .retry_min = ML_PAUSE_MIN,
-                                         .retry_max = ML_PAUSE_MAX};
+                                        .timeout = ML_DEFAULT_TIMEOUT,
+                                        .retry_min = ML_PAUSE_MIN,
+                                        .retry_max = ML_PAUSE_MAX};
 }
 
 static bool copy(char **to, const char *from) {
@@ -230,8 +229,8 @@ static void forget_doubt(struct ml_client *client, struct doubt **at) {
   client->doubt_count--;
 }
 
-/* Takes note of a lock's writes that may still arrive. Without memory for a note they end with their
- * ttl, like those of a program that was killed. */
+/* Takes note of a lock's writes that may still arrive. Without memory for a note they end with
+ * their ttl, like those of a program that was killed. */
 static void note_doubt(struct ml_client *client, struct ml_lock *lock) {
   if (!lock->in_doubt) return;
   lock->in_doubt = false;
@@ -280,8 +279,7 @@ static void settle(struct ml_client *client, size_t server) {
   for (struct doubt **at = &client->doubts; *at != NULL && looks < LOOKS_AT_ONCE;) {
     struct doubt *doubt = *at;
     bool here = doubt->key.server == server;
-    if (here && doubt->until == 0)
-      doubt->until = ml_clock_after(now, doubt->life + LIFE_IN_SOCKET);
+    if (here && doubt->until == 0) doubt->until = ml_clock_after(now, doubt->life + LIFE_IN_SOCKET);
     if (here && now > doubt->until) {
       forget_doubt(client, at);
       continue;
@@ -388,8 +386,8 @@ static enum ml_status keep(struct ml_client *client, struct ml_lock *lock, struc
   if (client->keeper != NULL) {
     lock->kept = ml_keeper_add(client->keeper, lock, lock->max_hold);
     if (lock->kept != NULL) return ML_OK;
-    (void)ml_fail(error, ML_REFUSED,
-                  "lock \"%s\": not enough memory to renew it in the background", lock->name);
+    (void)ml_fail(error, ML_REFUSED, "lock \"%s\": not enough memory to renew it in the background",
+                  lock->name);
   }
   struct ml_error ignored;
   (void)ml_lock_release(lock, client->store, &ignored);
@@ -424,8 +422,8 @@ static enum ml_status settle_keeping(struct ml_client *client, struct ml_lock *l
   return ML_OK;
 }
 
-static enum ml_status ask_keeper(struct ml_client *client, struct ml_lock *lock,
-                                 enum ml_wish wish, int64_t ttl, struct ml_error *error) {
+static enum ml_status ask_keeper(struct ml_client *client, struct ml_lock *lock, enum ml_wish wish,
+                                 int64_t ttl, struct ml_error *error) {
   enum ml_status status = ml_keeper_ask(client->keeper, lock->kept, wish, ttl, error);
   if (status == ML_LOST) end_keeping(client, lock, true);
   return status;
@@ -595,8 +593,8 @@ bool ml_client_held(const struct ml_lock *lock, int64_t *left) {
 
 /* Closing. */
 
-/* Every release leaves at once, without reply; one read per connection then waits until they are all
- * done. What cannot go that way is released singly in the time that is left. */
+/* Every release leaves at once, without reply; one read per connection then waits until they are
+ * all done. What cannot go that way is released singly in the time that is left. */
 static bool release_all(struct ml_client *client) {
   struct ml_error ignored;
   for (struct ml_lock *lock = client->locks; lock != NULL; lock = lock->next) {
@@ -605,15 +603,14 @@ static bool release_all(struct ml_client *client) {
   }
   bool all = ml_store_flush(client->store, &ignored) == ML_OK;
   for (struct ml_lock *lock = client->locks; lock != NULL; lock = lock->next)
-    if (lock->in_doubt)
-      all = sweep(client, &lock->key, lock->id, ml_lock_writes(lock)) && all;
+    if (lock->in_doubt) all = sweep(client, &lock->key, lock->id, ml_lock_writes(lock)) && all;
   for (struct doubt *doubt = client->doubts; doubt != NULL; doubt = doubt->next)
     all = sweep(client, &doubt->key, doubt->id, doubt->writes) && all;
   return all;
 }
 
-/* Lets go of the keeper: it gives up, by the deadline, what it writes, and the program takes back the
- * rest. NULL when there is none to wait for. */
+/* Lets go of the keeper: it gives up, by the deadline, what it writes, and the program takes back
+ * the rest. NULL when there is none to wait for. */
 static struct ml_keeper *part_with_keeper(struct ml_client *client, int64_t deadline) {
   struct ml_keeper *keeper = client->keeper;
   if (keeper == NULL) return NULL;
@@ -639,8 +636,7 @@ static void shut(struct ml_client *client) {
   client->store = NULL;
   client->closed = true;
   close_pipe(client);
-  for (struct ml_lock *lock = client->locks; lock != NULL; lock = lock->next)
-    ml_lock_disown(lock);
+  for (struct ml_lock *lock = client->locks; lock != NULL; lock = lock->next) ml_lock_disown(lock);
 }
 
 bool ml_client_close(struct ml_client *client) {

@@ -28,7 +28,7 @@ struct ml_kept {
   int64_t ttl;
   int64_t hold_until;
   int64_t due;
-  size_t place; /* in the heap of its server, or NOT_DUE */
+  size_t place;   /* in the heap of its server, or NOT_DUE */
   bool adopted;   /* the keeper is the writer */
   bool busy;      /* on the network, without the mutex */
   bool asked;     /* `wish` waits for its turn */
@@ -39,8 +39,8 @@ struct ml_kept {
   struct ml_kept *next_asked;
   bool answered; /* `answer` is that of the last wish */
   enum ml_status answer;
-  bool lost;   /* in the background; the program has not been told by a call of its own */
-  char *loss;  /* how; NULL where there was no memory for it */
+  bool lost;  /* in the background; the program has not been told by a call of its own */
+  char *loss; /* how; NULL where there was no memory for it */
 };
 
 /* A loss that the program has not been told of. */
@@ -165,9 +165,7 @@ static void unschedule(struct ml_keeper *keeper, struct ml_kept *kept) {
 
 static int64_t interval_of(const struct ml_kept *kept) { return kept->ttl / RENEWALS_PER_TTL; }
 
-static int64_t deadline_of(const struct ml_kept *kept) {
-  return atomic_load(&kept->lock.deadline);
-}
+static int64_t deadline_of(const struct ml_kept *kept) { return atomic_load(&kept->lock.deadline); }
 
 /* Takes an entry out of everything, and frees it. */
 static void dispose(struct ml_keeper *keeper, struct ml_kept *kept) {
@@ -382,8 +380,7 @@ static bool is_silence(enum ml_status status) {
 }
 
 /* What the batch did not prove is asked singly, as long as the server answers. */
-static void renew_singly(struct ml_keeper *keeper, enum ml_status status,
-                         struct ml_error *error) {
+static void renew_singly(struct ml_keeper *keeper, enum ml_status status, struct ml_error *error) {
   struct batch *batch = keeper->batch;
   for (size_t i = 0; i < batch->count; i++) {
     struct ml_kept *kept = batch->kept[i];
@@ -513,7 +510,8 @@ static void wait_until(pthread_cond_t *condition, pthread_mutex_t *mutex, int64_
   int64_t left = deadline - ml_clock_now();
   if (left <= 0) return;
 #ifdef __APPLE__
-  struct timespec span = {.tv_sec = (time_t)(left / ML_SECOND), .tv_nsec = (long)(left % ML_SECOND)};
+  struct timespec span = {.tv_sec = (time_t)(left / ML_SECOND),
+                          .tv_nsec = (long)(left % ML_SECOND)};
   (void)pthread_cond_timedwait_relative_np(condition, mutex, &span);
 #else
   struct timespec until;
@@ -640,8 +638,7 @@ struct ml_keeper *ml_keeper_start(const struct ml_store_options *options, int no
     pin_module();
     int failure = start_thread(keeper);
     if (failure == 0) return keeper;
-    (void)ml_fail(error, ML_REFUSED, "no thread to renew in the background: %s",
-                  strerror(failure));
+    (void)ml_fail(error, ML_REFUSED, "no thread to renew in the background: %s", strerror(failure));
   } else if (keeper->store != NULL) {
     (void)ml_fail(error, ML_REFUSED, "not enough memory to renew in the background");
   }
@@ -758,8 +755,7 @@ enum ml_status ml_keeper_ask(struct ml_keeper *keeper, struct ml_kept *kept, enu
     (void)ml_fail(error, ML_TIMEOUT, "lock \"%s\": no answer in time to what renews it",
                   kept->lock.name);
   } else if (done && answer == ML_LOST) {
-    (void)ml_fail(error, ML_LOST, "lock \"%s\" was lost before it was released",
-                  kept->lock.name);
+    (void)ml_fail(error, ML_LOST, "lock \"%s\" was lost before it was released", kept->lock.name);
   } else if (answer != ML_OK) {
     *error = keeper->error;
   }

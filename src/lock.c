@@ -97,8 +97,7 @@ static int64_t rounded_ms(int64_t ttl) {
 
 /* The next write of this lock, with a seq of its own; its text goes to `text`. */
 static struct ml_write next_write(struct ml_lock *lock, int64_t ttl, char text[ML_RECORD_MAX]) {
-  struct ml_record record = {
-      .seq = ++lock->seq, .since = lock->since, .ttl_ms = rounded_ms(ttl)};
+  struct ml_record record = {.seq = ++lock->seq, .since = lock->since, .ttl_ms = rounded_ms(ttl)};
   memcpy(record.id, lock->id, sizeof record.id);
   (void)snprintf(record.label, sizeof record.label, "%s", lock->label);
   return (struct ml_write){.value = text,
@@ -149,8 +148,8 @@ static bool is_target(const struct target *target, const struct ml_view *view) {
   return whose(target->id, view, NULL, &record) == OURS && among(target->writes, record.seq);
 }
 
-/* Read, compare, compare-and-swap to an expired value; and again while the record changes under us or
- * the first connection turns out to be dead. */
+/* Read, compare, compare-and-swap to an expired value; and again while the record changes under us
+ * or the first connection turns out to be dead. */
 static struct removal remove_item(struct ml_store *store, const struct ml_key *key,
                                   const struct target *target, struct ml_error *error) {
   struct removal removal = {ML_ANSWER_NONE, false, 0};
@@ -191,8 +190,8 @@ enum ml_answer ml_lock_sweep(struct ml_store *store, const struct ml_key *key, c
 /* Acquire. */
 
 /* The flight that won. A lease that ended before its answer came is none. */
-static enum ml_status win(struct ml_lock *lock, struct ml_store *store,
-                          const struct ml_view *view, int64_t deadline, struct ml_error *error) {
+static enum ml_status win(struct ml_lock *lock, struct ml_store *store, const struct ml_view *view,
+                          int64_t deadline, struct ml_error *error) {
   if (ml_clock_now() >= deadline)
     return ml_fail(error, ML_TIMEOUT, "%s answered when the lease was over",
                    ml_store_server(store, &lock->key));
@@ -204,8 +203,8 @@ static enum ml_status win(struct ml_lock *lock, struct ml_store *store,
   return ML_OK;
 }
 
-/* Flies until it is known who has the lock. Sets lock->in_doubt when a write of ours may still happen
- * or be in place without our holding the lock. */
+/* Flies until it is known who has the lock. Sets lock->in_doubt when a write of ours may still
+ * happen or be in place without our holding the lock. */
 static enum ml_status take(struct ml_lock *lock, struct ml_store *store, struct ml_error *error) {
   struct ml_version version;
   const struct ml_version *at = NULL;
@@ -254,8 +253,8 @@ static enum ml_status take(struct ml_lock *lock, struct ml_store *store, struct 
       break;
     case ANOTHERS:
       lock->sight.fence = view.fence;
-      lock->sight.holder = record.id[0] != '\0' ? hash(record.id, strlen(record.id))
-                                                : hash(view.value, view.length);
+      lock->sight.holder =
+          record.id[0] != '\0' ? hash(record.id, strlen(record.id)) : hash(view.value, view.length);
       return held_by(lock, store, &record, error);
     }
   }
@@ -318,8 +317,8 @@ static enum ml_status lost_record(struct ml_lock *lock, const struct ml_store *s
                  ml_store_server(store, &lock->key));
 }
 
-/* The lease ended by the clock. Its record may live a little longer: it is removed where that can be
- * had, so that nobody waits for it. */
+/* The lease ended by the clock. Its record may live a little longer: it is removed where that can
+ * be had, so that nobody waits for it. */
 static enum ml_status lost_by_time(struct ml_lock *lock, struct ml_store *store,
                                    struct ml_error *error) {
   int64_t late = ml_clock_now() - atomic_load(&lock->deadline);
@@ -341,9 +340,8 @@ static enum ml_status not_held(const struct ml_lock *lock, struct ml_error *erro
 enum standing { STANDS, GONE, TAKEN, UNKNOWN };
 
 /* Does our record stand, by this view, or by the server's own word where the view shows nothing? */
-static enum standing judge(struct ml_lock *lock, struct ml_store *store,
-                           const struct ml_view *view, struct ml_record *record,
-                           struct ml_error *error) {
+static enum standing judge(struct ml_lock *lock, struct ml_store *store, const struct ml_view *view,
+                           struct ml_record *record, struct ml_error *error) {
   switch (whose(lock->id, view, NULL, record)) {
   case THIS_WRITE:
   case OURS:
@@ -457,8 +455,8 @@ static enum ml_status renew(struct ml_lock *lock, struct ml_store *store, struct
                             int64_t ttl, bool replies, struct ml_error *error) {
   struct ml_renewal renewal;
   ml_lock_prepare(lock, ttl, &renewal);
-  enum ml_status status = (replies ? renew_with_reply : renew_in_one_flight)(lock, store, at,
-                                                                             &renewal, error);
+  enum ml_status status =
+      (replies ? renew_with_reply : renew_in_one_flight)(lock, store, at, &renewal, error);
   if (status == ML_OK && ml_clock_now() >= renewal.deadline)
     return ml_fail(error, ML_TIMEOUT, "%s answered when the lease was over",
                    ml_store_server(store, &lock->key));
@@ -474,8 +472,8 @@ enum ml_status ml_lock_refresh(struct ml_lock *lock, struct ml_store *store, int
     if (!ml_lock_held(lock, NULL)) return lost_by_time(lock, store, error);
     if (odd > 0 && !ml_store_has_time(store)) break;
     struct ml_version at = lock->version;
-    status = ml_store_current(store, &lock->key, at) ? ML_OK
-                                                     : look_at_own(lock, store, &at, &inner);
+    status =
+        ml_store_current(store, &lock->key, at) ? ML_OK : look_at_own(lock, store, &at, &inner);
     if (status == ML_OK) {
       bool replies = ml_store_is_proxy(store) || odd == ODD_MAX - 1;
       status = renew(lock, store, at, ttl, replies, &inner);
@@ -556,8 +554,8 @@ enum ml_status ml_lock_release(struct ml_lock *lock, struct ml_store *store,
   case ML_ANSWER_ABSENT:
     break;
   }
-  /* Ours is not there. Either a cas of ours removed it whose reply we missed, or the server lost it.
-   * A server that lost its data lost the fence as well. */
+  /* Ours is not there. Either a cas of ours removed it whose reply we missed, or the server lost
+   * it. A server that lost its data lost the fence as well. */
   if ((unanswered || removal.unanswered) && removal.fence >= lock->token) {
     ml_lock_forget(lock, false);
     return ML_OK;
@@ -577,8 +575,8 @@ void ml_lock_drop(struct ml_lock *lock, struct ml_store *store) {
 
 /* Names. */
 
-enum ml_status ml_item_read(struct ml_store *store, const struct ml_key *key,
-                            struct ml_view *view, struct ml_error *error) {
+enum ml_status ml_item_read(struct ml_store *store, const struct ml_key *key, struct ml_view *view,
+                            struct ml_error *error) {
   enum ml_status status = ML_TIMEOUT;
   for (int odd = 0; odd < ODD_MAX; odd++) {
     if (odd > 0 && !ml_store_has_time(store)) break;

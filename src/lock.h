@@ -1,15 +1,15 @@
 /*
  * The lock: a lease on a name, as a state machine over the store. No thread, no Lua.
  *
- * A `struct ml_lock` is memory of its owner's (client.c sets it up and knows when it goes); this file
- * allocates nothing. Except for ml_lock_held, which any thread may call and which never blocks, its
- * functions belong to the thread that has the client, and block for one operation at most: their
- * caller has called ml_store_begin.
+ * A `struct ml_lock` is memory of its owner's (client.c sets it up and knows when it goes); this
+ * file allocates nothing. Except for ml_lock_held, which any thread may call and which never
+ * blocks, its functions belong to the thread that has the client, and block for one operation at
+ * most: their caller has called ml_store_begin.
  *
- * What an operation may conclude. Only a record with the seq of this very write proves that this write
- * is in place; only somebody else's record, or the server's own NOT_FOUND, proves that ours is not.
- * Anything else is unknown, and then the lock keeps its id: what may still be in place, or may still
- * arrive, is found by that id and taken over or removed, by compare-and-swap.
+ * What an operation may conclude. Only a record with the seq of this very write proves that this
+ * write is in place; only somebody else's record, or the server's own NOT_FOUND, proves that ours
+ * is not. Anything else is unknown, and then the lock keeps its id: what may still be in place, or
+ * may still arrive, is found by that id and taken over or removed, by compare-and-swap.
  */
 #ifndef ML_LOCK_H
 #define ML_LOCK_H
@@ -46,11 +46,11 @@ struct ml_lock {
   uint64_t first;           /* seq of the first write with this id */
   uint64_t tenure;          /* counts acquisitions, to tell a late answer's from this one */
   _Atomic int64_t deadline; /* the lease ends here; 0: none. held() reads nothing else. */
-  bool owned;     /* acquired, and neither given up nor said to be lost */
-  bool lost;      /* this acquisition is known to be lost */
-  bool giving_up; /* a release went out in time and its outcome is unknown */
-  bool unsettled; /* a record with this id may be in place or under way: keep the id */
-  bool in_doubt;  /* a write of this id may still arrive: the client takes note and resets this */
+  bool owned;               /* acquired, and neither given up nor said to be lost */
+  bool lost;                /* this acquisition is known to be lost */
+  bool giving_up;           /* a release went out in time and its outcome is unknown */
+  bool unsettled;           /* a record with this id may be in place or under way: keep the id */
+  bool in_doubt; /* a write of this id may still arrive: the client takes note and resets this */
   struct ml_version version; /* of our record; of no use in another epoch */
   uint64_t token;            /* of the current or last acquisition; 0: never acquired */
   int64_t since;             /* unix seconds of the acquisition */
@@ -69,7 +69,8 @@ struct ml_lock {
 /* Readies a lock whose key, name, label, ttl and (with `named`) id are set. */
 void ml_lock_ready(struct ml_lock *lock);
 
-/* Makes it as if it had never been acquired, keeping what was given. For a forked child's copies. */
+/* Makes it as if it had never been acquired, keeping what was given. For a forked child's copies.
+ */
 void ml_lock_disown(struct ml_lock *lock);
 
 /* Is the lease good now? Local, never blocks. `left` (may be NULL): nanoseconds until it ends. */
@@ -79,7 +80,8 @@ bool ml_lock_held(const struct ml_lock *lock, int64_t *left);
 struct ml_writes ml_lock_writes(const struct ml_lock *lock);
 
 /* One attempt. ML_OK; ML_HELD (also when this object holds it); ML_TIMEOUT, ML_UNREACHABLE,
- * ML_REFUSED, ML_UNSUPPORTED: not acquired, and `in_doubt` tells whether a record may be left, or come later. */
+ * ML_REFUSED, ML_UNSUPPORTED: not acquired, and `in_doubt` tells whether a record may be left, or
+ * come later. */
 enum ml_status ml_lock_acquire(struct ml_lock *lock, struct ml_store *store,
                                struct ml_error *error);
 
@@ -94,15 +96,14 @@ enum ml_status ml_lock_release(struct ml_lock *lock, struct ml_store *store,
                                struct ml_error *error);
 
 /* Asks the server whether our record stands. ML_OK; ML_LOST; ML_NOT_HELD; else unknown. */
-enum ml_status ml_lock_verify(struct ml_lock *lock, struct ml_store *store,
-                              struct ml_error *error);
+enum ml_status ml_lock_verify(struct ml_lock *lock, struct ml_store *store, struct ml_error *error);
 
 /* Gives the lock up without waiting for anything: held() is false, and the record's removal is sent
  * where its connection is up; `in_doubt` tells that it could not be. Never blocks. */
 void ml_lock_drop(struct ml_lock *lock, struct ml_store *store);
 
-/* Gives the lock up in this object: nothing is held, and nothing remembered but the token. `lost`: it
- * was not given up but lost. Sends nothing. */
+/* Gives the lock up in this object: nothing is held, and nothing remembered but the token. `lost`:
+ * it was not given up but lost. Sends nothing. */
 void ml_lock_forget(struct ml_lock *lock, bool lost);
 
 /* The pieces of a refresh, for whoever renews many locks in one flight (ml_store_batch). */
@@ -112,8 +113,8 @@ struct ml_renewal {
   int64_t deadline;      /* of the lease, if this write is proven to be in place */
 };
 
-/* Prepares the next write. A deadline that is later than the new one is lowered now, because whether
- * or not we hear that this write landed, no more than it promises can be relied on. */
+/* Prepares the next write. A deadline that is later than the new one is lowered now, because
+ * whether or not we hear that this write landed, no more than it promises can be relied on. */
 void ml_lock_prepare(struct ml_lock *lock, int64_t ttl, struct ml_renewal *renewal);
 
 /* Does the view prove that the prepared write is in place? If so the lease is renewed. */
@@ -127,7 +128,7 @@ bool ml_lock_found(struct ml_lock *lock, const struct ml_view *view);
 
 struct ml_holder {
   bool free;
-  bool is_record;          /* `record` is filled; else it is some other program's value */
+  bool is_record; /* `record` is filled; else it is some other program's value */
   struct ml_record record;
   const char *value; /* all of it; the store's, until its next call */
   size_t length;
@@ -135,15 +136,15 @@ struct ml_holder {
 
 /* Reads an item until it is known whether there is one: then ML_OK, and view->present is the truth.
  * Else why the server could not be asked. */
-enum ml_status ml_item_read(struct ml_store *store, const struct ml_key *key,
-                            struct ml_view *view, struct ml_error *error);
+enum ml_status ml_item_read(struct ml_store *store, const struct ml_key *key, struct ml_view *view,
+                            struct ml_error *error);
 
 /* Who holds it? ML_OK, or why the server could not be asked. */
 enum ml_status ml_lock_look(struct ml_store *store, const struct ml_key *key,
                             struct ml_holder *holder, struct ml_error *error);
 
-/* Removes the item if its value is exactly this one. ML_OK; ML_NOT_HELD: it is free; ML_HELD: another
- * value stands there, untouched; else unknown. */
+/* Removes the item if its value is exactly this one. ML_OK; ML_NOT_HELD: it is free; ML_HELD:
+ * another value stands there, untouched; else unknown. */
 enum ml_status ml_lock_break(struct ml_store *store, const struct ml_key *key, const char *value,
                              size_t length, struct ml_error *error);
 

@@ -38,8 +38,8 @@ static void read_servers(lua_State *L, int arg, struct ml_servers *servers) {
       if (lua_type(L, -2) != LUA_TNUMBER)
         luaL_argerror(L, arg, "servers are a list of strings; options are the second argument");
       if (lua_type(L, -1) != LUA_TSTRING)
-        luaL_argerror(L, arg, lua_pushfstring(L, "a server is a string, not a %s",
-                                              luaL_typename(L, -1)));
+        luaL_argerror(L, arg,
+                      lua_pushfstring(L, "a server is a string, not a %s", luaL_typename(L, -1)));
       add_servers(L, arg, -1, servers);
       lua_pop(L, 1);
     }
@@ -58,12 +58,10 @@ static void read_identification(lua_State *L, int arg, struct ml_client_options 
   struct ml_error error;
   size_t length;
   options->prefix = ml_lua_string(L, arg, "prefix", &length);
-  if (options->prefix != NULL &&
-      ml_client_check_prefix(options->prefix, length, &error) != ML_OK)
+  if (options->prefix != NULL && ml_client_check_prefix(options->prefix, length, &error) != ML_OK)
     ml_lua_argerror(L, arg, &error);
   options->label = ml_lua_string(L, arg, "label", &length);
-  check_text(L, arg, "label",
-             options->label == NULL || ml_record_label_ok(options->label, length),
+  check_text(L, arg, "label", options->label == NULL || ml_record_label_ok(options->label, length),
              "has up to 128 bytes and no control characters");
   options->identity = ml_lua_string(L, arg, "identity", &length);
   check_text(L, arg, "identity",
@@ -100,8 +98,9 @@ static void push_sleep_option(lua_State *L, int arg) {
   if (lua_isnil(L, arg) || lua_getfield(L, arg, "sleep") == LUA_TNIL)
     lua_pushcfunction(L, ml_lua_sleep);
   else if (!lua_isfunction(L, -1))
-    luaL_argerror(L, arg, lua_pushfstring(L, "option 'sleep' must be a function, got %s",
-                                          luaL_typename(L, -1)));
+    luaL_argerror(
+        L, arg,
+        lua_pushfstring(L, "option 'sleep' must be a function, got %s", luaL_typename(L, -1)));
 }
 
 static void push_weak_table(lua_State *L, const char *mode) {
@@ -113,8 +112,8 @@ static void push_weak_table(lua_State *L, const char *mode) {
 }
 
 int ml_lua_client_new(lua_State *L) {
-  static const char *const names[] = {"prefix",    "ttl",      "wait",     "timeout", "retry_min",
-                                      "retry_max", "sleep",    "label",    "identity", "proxy",
+  static const char *const names[] = {"prefix",    "ttl",      "wait",  "timeout",  "retry_min",
+                                      "retry_max", "sleep",    "label", "identity", "proxy",
                                       "username",  "password", NULL};
   struct ml_client_options options;
   lua_settop(L, 2); /* servers, options */
@@ -175,8 +174,7 @@ static int client_break_lock(lua_State *L) {
   const char *value = lua_tolstring(L, -1, &value_length);
   luaL_argcheck(L, value_length > 0, 3, "its value is empty, which nobody holds");
   struct ml_error error;
-  enum ml_status status =
-      ml_client_break(self->client, name, length, value, value_length, &error);
+  enum ml_status status = ml_client_break(self->client, name, length, value, value_length, &error);
   return ml_lua_result(L, status, &error);
 }
 
@@ -189,12 +187,18 @@ static int client_stats(lua_State *L) {
     const char *name;
     uint64_t count;
   } counters[] = {
-      {"attempts", stats.attempts},     {"acquired", stats.acquired},
-      {"contended", stats.contended},   {"refreshed", stats.refreshed},
-      {"lost", stats.lost},             {"released", stats.released},
-      {"errors", stats.errors},         {"round_trips", stats.round_trips},
-      {"passes", stats.keeper.passes},  {"renewals", stats.keeper.renewals},
-      {"failures", stats.keeper.failures}, {"losses", stats.keeper.losses},
+      {"attempts", stats.attempts},
+      {"acquired", stats.acquired},
+      {"contended", stats.contended},
+      {"refreshed", stats.refreshed},
+      {"lost", stats.lost},
+      {"released", stats.released},
+      {"errors", stats.errors},
+      {"round_trips", stats.round_trips},
+      {"passes", stats.keeper.passes},
+      {"renewals", stats.keeper.renewals},
+      {"failures", stats.keeper.failures},
+      {"losses", stats.keeper.losses},
   };
   const size_t count = sizeof counters / sizeof counters[0];
   lua_createtable(L, 0, (int)count + 2);
@@ -248,8 +252,8 @@ static int poll_step(lua_State *L, int status, lua_KContext calls) {
   return 1;
 }
 
-/* client:poll(): calls on_lost(lock, message) of what was lost in the background since the last time.
- * Returns the number of calls. */
+/* client:poll(): calls on_lost(lock, message) of what was lost in the background since the last
+ * time. Returns the number of calls. */
 static int client_poll(lua_State *L) {
   (void)ml_lua_checkclient(L, 1);
   return poll_step(L, LUA_OK, 0);
@@ -302,9 +306,9 @@ void ml_lua_client_setup(lua_State *L) {
       {NULL, NULL},
   };
   static const luaL_Reg methods[] = {
-      {"lock", ml_lua_lock_new},   {"holder", client_holder}, {"break_lock", client_break_lock},
-      {"update", ml_lua_update},   {"stats", client_stats},   {"close", client_close},
-      {"fd", client_fd},           {"poll", client_poll},     {NULL, NULL},
+      {"lock", ml_lua_lock_new}, {"holder", client_holder}, {"break_lock", client_break_lock},
+      {"update", ml_lua_update}, {"stats", client_stats},   {"close", client_close},
+      {"fd", client_fd},         {"poll", client_poll},     {NULL, NULL},
   };
   ml_lua_class(L, ML_LUA_CLIENT, metamethods, methods);
 }

@@ -88,8 +88,7 @@ void ml_lua_options(lua_State *L, int arg, const char *const *names) {
     const char *key = lua_tostring(L, -2);
     const char *const *known = names;
     while (*known != NULL && strcmp(*known, key) != 0) known++;
-    if (*known == NULL)
-      luaL_argerror(L, arg, lua_pushfstring(L, "unknown option '%s'", key));
+    if (*known == NULL) luaL_argerror(L, arg, lua_pushfstring(L, "unknown option '%s'", key));
     lua_pop(L, 1); /* key */
   }
 }
@@ -104,8 +103,9 @@ static int get_option(lua_State *L, int arg, const char *name) {
 }
 
 static void wrong_option(lua_State *L, int arg, const char *name, const char *expected) {
-  luaL_argerror(L, arg, lua_pushfstring(L, "option '%s' must be %s, got %s", name, expected,
-                                        luaL_typename(L, -1)));
+  luaL_argerror(
+      L, arg,
+      lua_pushfstring(L, "option '%s' must be %s, got %s", name, expected, luaL_typename(L, -1)));
 }
 
 const char *ml_lua_string(lua_State *L, int arg, const char *name, size_t *length) {
@@ -142,8 +142,8 @@ bool ml_lua_seconds(lua_State *L, int arg, const char *name, bool zero, bool inf
   if (!(value > 0 || (zero && value == 0)) || (!infinite && isinf(value)))
     luaL_argerror(L, arg,
                   lua_pushfstring(L, "option '%s' must be %s0 seconds%s, got %f", name,
-                                  zero ? "at least " : "more than ",
-                                  infinite ? "" : " and finite", (lua_Number)value));
+                                  zero ? "at least " : "more than ", infinite ? "" : " and finite",
+                                  (lua_Number)value));
   *seconds = value;
   return true;
 }
@@ -200,7 +200,8 @@ static int module_type(lua_State *L) {
   return 1;
 }
 
-/* memlock.check_name(name [, prefix]): true, or nil and what is wrong, for names that come from data. */
+/* memlock.check_name(name [, prefix]): true, or nil and what is wrong, for names that come from
+ * data. */
 static int module_check_name(lua_State *L) {
   size_t length, prefix_length = 0;
   const char *name = luaL_checklstring(L, 1, &length);

@@ -2,8 +2,9 @@
  * What the Lua files share. The binding checks arguments, calls client.h, and translates; it knows
  * nothing of the protocol.
  *
- * A userdata is made first, in closed state and with its metatable, and only then takes what it owns,
- * so that an error of Lua's at any point leaves nothing behind. Finalizers never raise and never wait.
+ * A userdata is made first, in closed state and with its metatable, and only then takes what it
+ * owns, so that an error of Lua's at any point leaves nothing behind. Finalizers never raise and
+ * never wait.
  */
 #ifndef ML_LUA_MEMLOCK_H
 #define ML_LUA_MEMLOCK_H

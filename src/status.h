@@ -2,9 +2,9 @@
  * Outcomes: the closed set of answers that an operation can have, and the carrier of an error.
  *
  * Every operation returns an `enum ml_status`. Where it is not ML_OK, the operation has also filled
- * the `struct ml_error` that its caller passed: a sentence for people, in a buffer of fixed size, so
- * that reporting a failure allocates nothing. The caller owns the carrier; on ML_OK its content is
- * undefined. Nothing here blocks, and all of it may be used from any thread.
+ * the `struct ml_error` that its caller passed: a sentence for people, in a buffer of fixed size,
+ * so that reporting a failure allocates nothing. The caller owns the carrier; on ML_OK its content
+ * is undefined. Nothing here blocks, and all of it may be used from any thread.
  */
 #ifndef ML_STATUS_H
 #define ML_STATUS_H

@@ -22,7 +22,8 @@ struct link {
   memcached_result_st results[2]; /* one holds the view's value while the other is read into */
   const struct ml_address *address;
   uint64_t epoch;
-  bool up; /* a command of this epoch went out, so there is a connection (and we are authenticated) */
+  bool up; /* a command of this epoch went out, so there is a connection (and we are authenticated)
+            */
   bool unread; /* commands without reply went out that no answer has covered yet */
 };
 
@@ -40,8 +41,8 @@ struct ml_store {
   struct link links[];
 };
 
-/* Shared by all stores of the process, because an id must not be taken for that of a connection that
- * another store, or a closed one, had. */
+/* Shared by all stores of the process, because an id must not be taken for that of a connection
+ * that another store, or a closed one, had. */
 static _Atomic uint64_t epochs = 1;
 
 /* What forked children gave up: kept, so that a leak checker sees that it is not lost. */
@@ -182,9 +183,8 @@ void ml_store_place(const struct ml_store *store, struct ml_key *key, char *text
   text[1 + prefix_length + length] = '\0';
   key->text = text;
   key->length = (uint32_t)(prefix_length + length);
-  key->server = store->ring == NULL
-                    ? 0
-                    : memcached_generate_hash(store->ring, lock_key(key), key->length);
+  key->server =
+      store->ring == NULL ? 0 : memcached_generate_hash(store->ring, lock_key(key), key->length);
 }
 
 const char *ml_store_server(const struct ml_store *store, const struct ml_key *key) {
@@ -288,13 +288,12 @@ static enum ml_status authenticate(struct ml_store *store, struct link *link,
                                         strlen(store->credentials), ML_EXPIRED, 0);
   store->round_trips++;
   if (rc == MEMCACHED_SUCCESS) return ML_OK;
-  if (rc == MEMCACHED_CLIENT_ERROR)
-    return odd(link, error, "refused the username and password");
+  if (rc == MEMCACHED_CLIENT_ERROR) return odd(link, error, "refused the username and password");
   return failed(link, rc, error);
 }
 
-/* libmemcached bounds each of its waits, not the sum: before each one it is told what is left of the
- * operation. Never nothing, so that an answer that is already here is read. */
+/* libmemcached bounds each of its waits, not the sum: before each one it is told what is left of
+ * the operation. Never nothing, so that an answer that is already here is read. */
 static void arm_for_the_rest(const struct ml_store *store, struct link *link, int waits) {
   int64_t left = (store->deadline - ml_clock_now()) / ML_MILLISECOND / waits + 1;
   arm(link, left < 1 ? 1 : left > INT32_MAX ? INT32_MAX : (uint64_t)left);
@@ -336,7 +335,8 @@ static memcached_return_t seed_fence(struct ml_store *store, struct link *link,
                        FENCE_LIFE, 0);
 }
 
-/* A counter as memcached prints it; false for anything else, and for what a Lua integer cannot hold. */
+/* A counter as memcached prints it; false for anything else, and for what a Lua integer cannot
+ * hold. */
 static bool read_fence(memcached_result_st *result, uint64_t *fence) {
   const char *text = memcached_result_value(result);
   size_t length = memcached_result_length(result);
@@ -363,7 +363,8 @@ static enum ml_status unsupported(struct link *link, struct ml_error *error) {
                  link->address->text);
 }
 
-/* Sends `gets` of some keys. Where the link is not up, libmemcached tries to connect once for each. */
+/* Sends `gets` of some keys. Where the link is not up, libmemcached tries to connect once for each.
+ */
 static enum ml_status ask(struct ml_store *store, struct link *link, const char *const *keys,
                           const size_t *lengths, size_t count, struct ml_error *error) {
   reply(link, true);
@@ -584,9 +585,9 @@ enum ml_answer ml_store_probe(struct ml_store *store, const struct ml_key *key,
   return ml_store_write(store, key, &nothing, &at, error);
 }
 
-/* A server does the commands of a connection in order, so any answer covers all that went before. */
-static enum ml_status await_all(struct ml_store *store, struct link *link,
-                                struct ml_error *error) {
+/* A server does the commands of a connection in order, so any answer covers all that went before.
+ */
+static enum ml_status await_all(struct ml_store *store, struct link *link, struct ml_error *error) {
   static const char key[] = "memlock-flush";
   const char *keys[] = {key};
   const size_t lengths[] = {sizeof key - 1};
