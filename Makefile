@@ -1,0 +1,199 @@
+# memlock: locks on memcached, for Lua.  `make help` lists what can be made.
+
+# ---- Yours to set, as in: make CC=clang CFLAGS=-O3 PREFIX=$HOME/.local ------------------------
+
+CFLAGS      ?= -O2 -g
+LUA_VERSION ?= 5.4
+LUA         ?= lua$(LUA_VERSION)
+PREFIX      ?= /usr/local
+INST_LIBDIR ?= $(PREFIX)/lib/lua/$(LUA_VERSION)
+INST_BINDIR ?= $(PREFIX)/bin
+BUILD       ?= build
+
+# Where lua.h is: the first of the usual places. Where libmemcached is: the compiler knows, or say.
+LUA_INCDIR ?= $(firstword $(patsubst %/lua.h,%,$(wildcard $(addsuffix /lua.h, \
+                $(foreach dir,/usr/include /usr/local/include /opt/homebrew/include, \
+                  $(dir)/lua$(LUA_VERSION) $(dir)/lua$(subst .,,$(LUA_VERSION))) \
+                /usr/include /usr/local/include /opt/homebrew/include))))
+LIBMEMCACHED_INCDIR ?= $(if $(MACOS),$(BREW)/include)
+LIBMEMCACHED_LIBDIR ?= $(if $(MACOS),$(BREW)/lib)
+
+# Empty unless you say otherwise: CPPFLAGS, LDFLAGS, DESTDIR, and
+#   WERROR=1                    a warning is an error
+#   V=1                         show every command
+#   SANITIZE=address,undefined  instrument (use a BUILD of its own, such as BUILD=build/asan)
+#   TESTS="spec/core ..."       which files `make test` runs; FULL=1 runs them at full length
+
+# ---- The machinery ----------------------------------------------------------------------------
+
+MACOS := $(filter Darwin,$(shell uname -s))
+BREW   = $(shell brew --prefix libmemcached 2>/dev/null)
+
+LIBFLAG ?= $(if $(MACOS),-bundle -undefined dynamic_lookup,-shared)
+OBJCOPY ?= objcopy
+
+WARNINGS = -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes \
+           -Wold-style-definition -Wformat=2 -Wundef -Wvla -Wcast-qual -Wpointer-arith \
+           -Wwrite-strings -Wnull-dereference -Wimplicit-fallthrough
+SANITIZERS = $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-sanitize-recover=all \
+               -fno-omit-frame-pointer)
+
+# Other people's headers come in by -isystem: their warnings are not ours.
+ML_CPPFLAGS = -D_GNU_SOURCE -Isrc $(addprefix -isystem ,$(LIBMEMCACHED_INCDIR))
+ML_CFLAGS   = -std=c11 -fPIC -fvisibility=hidden -pthread $(WARNINGS) $(if $(WERROR),-Werror) \
+              $(SANITIZERS)
+ML_LDFLAGS  = -pthread $(SANITIZERS) $(NODELETE) $(addprefix -L,$(LIBMEMCACHED_LIBDIR)) $(RPATH)
+ML_LDLIBS   = -lmemcached
+
+# Leaks are listed at the very end; a module that Lua has unloaded by then would have no names.
+NODELETE = $(if $(SANITIZE),$(if $(MACOS),,-Wl,-z,nodelete))
+
+# A library outside the system's own directories is found at run time only if we say where.
+RPATH = $(addprefix -Wl$(comma)-rpath$(comma),$(filter-out /usr/lib% /lib%,$(LIBMEMCACHED_LIBDIR)))
+comma = ,
+
+# The user's flags come last, so that they win.
+COMPILE  = $(CC) $(ML_CPPFLAGS) $(CPPFLAGS) $(ML_CFLAGS) $(CFLAGS)
+LINK     = $(CC) $(ML_LDFLAGS) $(LDFLAGS)
+WITH_LUA = $(addprefix -isystem ,$(LUA_INCDIR))
+
+# $(call say,VERB,what) begins a recipe line that shows itself briefly, with V=1 in full, and with
+# `make -s` not at all.
+silent = $(findstring s,$(firstword -$(filter-out --%,$(MAKEFLAGS))))
+say    = $(if $(V),,@$(if $(silent),,printf '  %-6s %s\n' '$(1)' '$(2)';))
+
+objects  = $(patsubst %.c,$(BUILD)/%.o,$(1))
+CORE    := $(call objects,$(filter-out src/lua_%,$(wildcard src/*.c)))
+BINDING := $(call objects,$(wildcard src/lua_*.c))
+COMMAND := $(call objects,$(wildcard cli/*.c))
+
+MODULE   = $(BUILD)/memlock.so
+ARCHIVE  = $(BUILD)/libmemlock.a
+PROGRAM  = $(if $(COMMAND),$(BUILD)/memlock)
+TESTERS  = $(patsubst spec/core/%.c,$(BUILD)/spec/%,$(wildcard spec/core/test_*.c))
+SUPPORT  = $(patsubst spec/support/%.c,$(BUILD)/spec/%,$(wildcard spec/support/*.c))
+TOOLS    = $(patsubst %/posix,%/memlock_posix.so,$(SUPPORT))
+
+.PHONY: all libmemlock.a spec-tools demo test check tidy install uninstall clean help FORCE
+.SECONDARY:          # keep the objects that implicit rules chain through
+.DELETE_ON_ERROR:
+
+all: $(MODULE) $(PROGRAM)
+
+$(MODULE): $(CORE) $(BINDING)
+	$(call say,LINK,$@)$(LINK) $(LIBFLAG) -o $@ $^ $(ML_LDLIBS)
+
+$(BUILD)/memlock: $(CORE) $(COMMAND)
+	$(call say,LINK,$@)$(LINK) -o $@ $^ $(ML_LDLIBS)
+
+# One object in which all but luaopen_memlock is local: a host that links it cannot clash with us.
+# (On macOS `ld -r` makes hidden symbols local by itself.)
+libmemlock.a: $(ARCHIVE)
+$(ARCHIVE): $(CORE) $(BINDING)
+	$(call say,AR,$@)$(LD) -r -o $(BUILD)/libmemlock.o $^
+	$(if $(MACOS),,$(if $(V),,@)$(OBJCOPY) --keep-global-symbol=luaopen_memlock $(BUILD)/libmemlock.o)
+	$(if $(V),,@)rm -f $@ && $(AR) rcs $@ $(BUILD)/libmemlock.o
+
+$(BINDING) $(BUILD)/spec/support/posix.o: ML_CPPFLAGS += $(WITH_LUA)
+
+# Objects depend on the flags they were made with, and on the headers they include (-MMD).
+$(BUILD)/%.o: %.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(call say,CC,$<)$(COMPILE) -MMD -MP -c -o $@ $<
+
+-include $(wildcard $(BUILD)/*/*.d $(BUILD)/*/*/*.d)
+
+# Rewritten only when a flag changes; that is also when we look whether the libraries will do.
+FLAGS  = $(COMPILE) $(WITH_LUA) $(LINK) $(LIBFLAG)
+quoted = '$(subst ','\'',$(1))'
+$(BUILD)/flags: FORCE
+	@mkdir -p $(@D)
+	@printf '%s\n' $(call quoted,$(FLAGS)) | cmp -s - $@ || { \
+	  scripts/check-headers $(call quoted,$(COMPILE) $(WITH_LUA)) $(call quoted,$(LINK)) $(@D) && \
+	  printf '%s\n' $(call quoted,$(FLAGS)) >$@; }
+
+# ---- Tests ------------------------------------------------------------------------------------
+
+spec-tools: $(TESTERS) $(TOOLS)
+
+$(BUILD)/spec/test_%: $(BUILD)/spec/core/test_%.o $(CORE)
+	$(call say,LINK,$@)$(LINK) -o $@ $^ -lcmocka $(ML_LDLIBS)
+
+$(BUILD)/spec/memlock_posix.so: $(BUILD)/spec/support/posix.o
+	$(call say,LINK,$@)$(LINK) $(LIBFLAG) -o $@ $^
+
+$(BUILD)/spec/%: $(BUILD)/spec/support/%.o
+	$(call say,LINK,$@)$(LINK) -o $@ $^
+
+# The opener of the specs' helper module is exported without further ado.
+$(BUILD)/spec/support/posix.o: ML_CFLAGS += -fvisibility=default -Wno-missing-prototypes
+
+# An instrumented module needs the sanitizer's library in the process from the start: tests then
+# take this interpreter, also (by its arg[-1]) to start others. `exec -a` needs bash.
+PRELOAD    = $(if $(findstring address,$(SANITIZE)),asan)$(if $(findstring thread,$(SANITIZE)),tsan)
+spec-tools: $(if $(PRELOAD),$(BUILD)/bin/$(notdir $(LUA)))
+$(BUILD)/bin/$(notdir $(LUA)): $(BUILD)/spec/forget_preload.so
+	@mkdir -p $(@D)
+	@printf '#!/usr/bin/env bash\nLD_PRELOAD="%s %s" exec -a "$$0" %s "$$@"\n' \
+	  "$$($(CC) -print-file-name=lib$(PRELOAD).so)" '$(abspath $<)' "$$(command -v $(LUA))" >$@
+	@chmod +x $@
+$(BUILD)/spec/forget_preload.so: scripts/forget_preload.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(call say,LINK,$@)$(CC) -shared -fPIC -o $@ $<
+
+export BUILD LUA
+
+# `make` anew after each scripts/deps: what it installs is looked for when a makefile is read.
+demo:
+	@scripts/deps demo
+	@$(MAKE) --no-print-directory all
+	@LUA_CPATH='$(BUILD)/?.so;;' $(LUA) examples/demo.lua
+
+test:
+	@scripts/deps test
+	@$(MAKE) --no-print-directory all spec-tools
+	@$(LUA) scripts/test $(TESTS)
+
+check:
+	@scripts/deps check
+	@scripts/check
+
+# clang-tidy with the flags that we compile with, a file at a time so that -j helps.
+TIDY ?= clang-tidy
+SOURCES = $(wildcard src/*.c cli/*.c)
+tidy: $(SOURCES:%.c=$(BUILD)/%.tidy)
+$(BUILD)/%.tidy: %.c .clang-tidy $(wildcard src/*.h cli/*.h) $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(call say,TIDY,$<)$(TIDY) --quiet --config-file=.clang-tidy $< -- \
+	  $(ML_CPPFLAGS) $(WITH_LUA) $(CPPFLAGS) -std=c11 && touch $@
+
+# ---- Installing -------------------------------------------------------------------------------
+
+install: all
+	install -d '$(DESTDIR)$(INST_LIBDIR)'
+	install -m 755 $(MODULE) '$(DESTDIR)$(INST_LIBDIR)/memlock.so'
+ifneq ($(COMMAND),)
+	install -d '$(DESTDIR)$(INST_BINDIR)'
+	install -m 755 $(PROGRAM) '$(DESTDIR)$(INST_BINDIR)/memlock'
+endif
+
+uninstall:
+	rm -f '$(DESTDIR)$(INST_LIBDIR)/memlock.so' '$(DESTDIR)$(INST_BINDIR)/memlock'
+
+clean:
+	rm -rf '$(BUILD)'
+
+help:
+	@echo 'make                build the module, $(MODULE)'
+	@echo 'make demo           install what is missing, build, and show memlock at work'
+	@echo 'make demo UNLOCKED=1  the same work without the lock: see the updates it loses'
+	@echo 'make test           install what is missing, build, and run all tests'
+	@echo 'make check          style, warnings, sanitizers, valgrind, and the rules of the house'
+	@echo 'make install        into PREFIX (now $(PREFIX)), below DESTDIR when that is set'
+	@echo 'make uninstall      take it out again'
+	@echo 'make libmemlock.a   $(ARCHIVE), to link into a program that embeds Lua'
+	@echo 'make spec-tools     only build what the tests need'
+	@echo 'make tidy           only run clang-tidy'
+	@echo 'make clean          remove $(BUILD)'
+	@echo
+	@echo 'The variables that you may set are described at the top of the Makefile.'
