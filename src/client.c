@@ -229,6 +229,13 @@ static void forget_doubt(struct ml_client *client, struct doubt **at) {
   client->doubt_count--;
 }
 
+static void forget_oldest_doubt(struct ml_client *client) {
+  struct doubt **at = &client->doubts;
+  if (*at == NULL) return;
+  while ((*at)->next != NULL) at = &(*at)->next;
+  forget_doubt(client, at);
+}
+
 /* Takes note of a lock's writes that may still arrive. Without memory for a note they end with
  * their ttl, like those of a program that was killed. */
 static void note_doubt(struct ml_client *client, struct ml_lock *lock) {
@@ -238,11 +245,7 @@ static void note_doubt(struct ml_client *client, struct ml_lock *lock) {
   while (doubt != NULL && (doubt->lock != lock || strcmp(doubt->id, lock->id) != 0))
     doubt = doubt->next;
   if (doubt == NULL) {
-    if (client->doubt_count == DOUBTS_MAX) {
-      struct doubt **oldest = &client->doubts;
-      while ((*oldest)->next != NULL) oldest = &(*oldest)->next;
-      forget_doubt(client, oldest);
-    }
+    if (client->doubt_count == DOUBTS_MAX) forget_oldest_doubt(client);
     size_t text = ML_KEY_TEXT_FOR(lock->key.length);
     doubt = calloc(1, sizeof *doubt + text);
     if (doubt == NULL) return;

@@ -132,7 +132,7 @@ static struct queue *queue_of(struct ml_keeper *keeper, const struct ml_kept *ke
 static bool reserve(struct queue *queue) {
   if (queue->entries < queue->room) return true;
   size_t room = queue->room == 0 ? 16 : 2 * queue->room;
-  struct ml_kept **heap = realloc(queue->heap, room * sizeof *heap);
+  struct ml_kept **heap = realloc(queue->heap, room * sizeof(struct ml_kept *));
   if (heap == NULL) return false;
   queue->heap = heap;
   queue->room = room;
@@ -636,9 +636,11 @@ struct ml_keeper *ml_keeper_start(const struct ml_store_options *options, int no
   keeper->store = ml_store_open(options, error);
   if (keeper->store != NULL && keeper->batch != NULL) {
     pin_module();
+    char words[128];
     int failure = start_thread(keeper);
     if (failure == 0) return keeper;
-    (void)ml_fail(error, ML_REFUSED, "no thread to renew in the background: %s", strerror(failure));
+    (void)ml_fail(error, ML_REFUSED, "no thread to renew in the background: %s",
+                  ml_system_error(failure, words, sizeof words));
   } else if (keeper->store != NULL) {
     (void)ml_fail(error, ML_REFUSED, "not enough memory to renew in the background");
   }

@@ -9,6 +9,8 @@
 #ifndef ML_STATUS_H
 #define ML_STATUS_H
 
+#include <stddef.h>
+
 enum ml_status {
   ML_OK,
   ML_HELD,        /* somebody else has the lock */
@@ -39,5 +41,8 @@ __attribute__((format(printf, 3, 4)))
 #endif
 enum ml_status
 ml_fail(struct ml_error *error, enum ml_status status, const char *format, ...);
+
+/* The system's words for an errno, as strerror gives them, in the caller's buffer; returns it. */
+const char *ml_system_error(int code, char *text, size_t size);
 
 #endif

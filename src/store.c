@@ -258,10 +258,12 @@ static enum ml_status failed(struct link *link, memcached_return_t rc, struct ml
   int system_error = memcached_last_error_errno(link->handle);
   const char *server = link->address->text;
   enum ml_status status = classify(rc);
+  char words[128];
   if (status == ML_TIMEOUT)
     (void)ml_fail(error, status, "%s did not answer in time", server);
   else if (status == ML_UNREACHABLE && system_error != 0)
-    (void)ml_fail(error, status, "%s cannot be reached: %s", server, strerror(system_error));
+    (void)ml_fail(error, status, "%s cannot be reached: %s", server,
+                  ml_system_error(system_error, words, sizeof words));
   else if (status == ML_UNREACHABLE)
     (void)ml_fail(error, status, "%s cannot be reached: %s", server,
                   rc == MEMCACHED_HOST_LOOKUP_FAILURE ? "no such host" : "the connection ended");
