@@ -224,7 +224,8 @@ static enum ml_status take(struct ml_lock *lock, struct ml_store *store, struct 
     if (status != ML_OK) {
       if (view.sent) lock->in_doubt = true;
       odd++;
-      if (status == ML_UNREACHABLE && odd == 2) break;
+      /* What another flight would not change. */
+      if (view.fence_is_bad || (status == ML_UNREACHABLE && odd == 2)) break;
       continue;
     }
     struct ml_record record;

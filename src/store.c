@@ -349,8 +349,9 @@ static bool read_fence(memcached_result_st *result, uint64_t *fence) {
     if (text[i] < '0' || text[i] > '9') return false;
     value = value * 10 + (uint64_t)(text[i] - '0');
   }
+  if (value == 0 || value > INT64_MAX) return false;
   *fence = value;
-  return value > 0 && value <= INT64_MAX;
+  return true;
 }
 
 static bool has_key(memcached_result_st *result, const char *key, size_t length) {
@@ -398,6 +399,7 @@ static enum ml_status fetch(struct ml_store *store, struct link *link, const str
   size_t first = fence ? 0 : 1;
   view->present = false;
   view->fence = 0;
+  view->fence_is_bad = false;
   view->version = (struct ml_version){0, link->epoch};
 
   enum ml_status status = ask(store, link, keys + first, lengths + first, 2 - first, error);
@@ -414,8 +416,7 @@ static enum ml_status fetch(struct ml_store *store, struct link *link, const str
       view->present = true;
     } else if (fence && view->fence == 0 && !view->present &&
                has_key(spare, fence_key(key), fence_length(key))) {
-      if (!read_fence(spare, &view->fence))
-        return odd(link, error, "has a fence counter that is not a number: delete it");
+      view->fence_is_bad = !read_fence(spare, &view->fence);
     } else {
       return odd(link, error, "answered with a key that was not asked for");
     }
@@ -431,6 +432,14 @@ static enum ml_status fetch(struct ml_store *store, struct link *link, const str
     if (view->version.cas == 0) return unsupported(link, error);
   }
   return ML_OK;
+}
+
+static enum ml_status bad_fence(struct link *link, const struct ml_key *key, struct ml_view *view,
+                                struct ml_error *error) {
+  view->fence_is_bad = true;
+  drop(link);
+  return ml_fail(error, ML_REFUSED, "\"%s\" on %s is no counter and gives no token: delete it",
+                 fence_key(key), link->address->text);
 }
 
 static enum ml_status take_in_one_flight(struct ml_store *store, struct link *link,
@@ -449,6 +458,7 @@ static enum ml_status take_in_one_flight(struct ml_store *store, struct link *li
   if (rc != MEMCACHED_SUCCESS) return failed(link, rc, error);
 
   enum ml_status status = fetch(store, link, key, true, view, error);
+  if (status == ML_OK && view->fence_is_bad) return bad_fence(link, key, view, error);
   /* The fence was just counted: without it the whole answer is not to be believed. */
   if (status == ML_OK && view->fence == 0)
     return odd(link, error, "answered without the fence counter");
@@ -495,9 +505,9 @@ static enum ml_status take_with_replies(struct ml_store *store, struct link *lin
   memcached_return_t rc =
       memcached_increment(link->handle, fence_key(key), fence_length(key), 1, &fence);
   store->round_trips++;
+  if (rc == MEMCACHED_CLIENT_ERROR || (rc == MEMCACHED_SUCCESS && fence > INT64_MAX))
+    return bad_fence(link, key, view, error);
   if (rc != MEMCACHED_SUCCESS) return failed(link, rc, error);
-  if (fence == 0 || fence > INT64_MAX)
-    return odd(link, error, "has a fence counter that is out of range: delete it");
 
   enum ml_status status = fetch(store, link, key, false, view, error);
   view->fence = fence;
