@@ -22,6 +22,10 @@
 #define ML_PAUSE_MIN 0 /* default bounds of a pause, nanoseconds */
 #define ML_PAUSE_MAX (10 * ML_SECOND)
 
+/* More counts of the fence than this between two looks are no tries, but a counter that was lost
+ * and started anew. */
+#define ML_COUNTS_MAX 10000
+
 /* What one failed attempt saw. All 0 when the server could not be asked. */
 struct ml_sight {
   uint64_t fence;

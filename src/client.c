@@ -24,6 +24,7 @@ struct doubt {
   char id[ML_ID_MAX + 1];
   struct ml_writes writes;
   const struct ml_lock *lock; /* that may still use the id; NULL when it is gone */
+  struct ml_version sent;     /* a removal that left without reply: any answer after it covers it */
   int64_t life;
   int64_t until; /* 0: not yet known */
   int64_t look_at;
@@ -40,8 +41,11 @@ struct ml_client {
   struct doubt *doubts; /* newest first */
   size_t doubt_count;
   struct ml_stats stats;
+  uint64_t trips_before;        /* round trips when the operation began */
+  bool heard;                   /* the server has answered in this operation */
   uint64_t earlier_round_trips; /* of stores that were given up */
   char *label;
+  bool labelled; /* by the program; else it names this process */
   char *prefix;
   char *identity;
   char *username;
@@ -102,7 +106,7 @@ enum ml_status ml_client_check_ttl(double seconds, int64_t *ttl, struct ml_error
     return ml_fail(error, ML_INVALID,
                    "ttl must be a number of seconds above 0 and at most %d (28 days)", ML_TTL_MAX);
   *ttl = ml_clock_span(seconds);
-  if (*ttl < ML_MILLISECOND) return ml_fail(error, ML_INVALID, "ttl is below a millisecond");
+  if (*ttl == 0) *ttl = 1; /* nanosecond: what is above 0 stays so */
   return ML_OK;
 }
 
@@ -121,16 +125,14 @@ static bool copy(char **to, const char *from) {
   return *to != NULL;
 }
 
-/* "host:pid". What a host name may have that a label may not is replaced. */
-static char *default_label(void) {
+/* Writes "host:pid". What a host name may have that a label may not is replaced. */
+static void write_default_label(char label[ML_LABEL_MAX + 1]) {
   char host[ML_LABEL_MAX - 16] = "";
   if (gethostname(host, sizeof host - 1) != 0 || host[0] == '\0')
     (void)snprintf(host, sizeof host, "localhost");
-  char label[ML_LABEL_MAX + 1];
-  (void)snprintf(label, sizeof label, "%s:%ld", host, (long)getpid());
+  (void)snprintf(label, ML_LABEL_MAX + 1, "%s:%ld", host, (long)getpid());
   for (char *c = label; *c != '\0'; c++)
     if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
-  return strdup(label);
 }
 
 static struct ml_store_options store_options(const struct ml_client *client) {
@@ -188,7 +190,8 @@ struct ml_client *ml_client_open(const struct ml_client_options *options, struct
   client->retry_min = options->retry_min;
   client->retry_max = options->retry_max;
   client->proxy = options->proxy;
-  client->label = options->label != NULL ? strdup(options->label) : default_label();
+  client->labelled = options->label != NULL;
+  client->label = client->labelled ? strdup(options->label) : malloc(ML_LABEL_MAX + 1);
   const char *prefix = options->prefix != NULL ? options->prefix : ML_DEFAULT_PREFIX;
   if (client->label == NULL || !copy(&client->prefix, prefix) ||
       !copy(&client->identity, options->identity) || !copy(&client->username, options->username) ||
@@ -197,6 +200,7 @@ struct ml_client *ml_client_open(const struct ml_client_options *options, struct
     unref(client);
     return NULL;
   }
+  if (!client->labelled) write_default_label(client->label);
   client->store = open_store(client, error);
   if (client->store == NULL) {
     unref(client);
@@ -244,7 +248,8 @@ static void note_doubt(struct ml_client *client, struct ml_lock *lock) {
   struct doubt *doubt = client->doubts;
   while (doubt != NULL && (doubt->lock != lock || strcmp(doubt->id, lock->id) != 0))
     doubt = doubt->next;
-  if (doubt == NULL) {
+  bool known = doubt != NULL;
+  if (!known) {
     if (client->doubt_count == DOUBTS_MAX) forget_oldest_doubt(client);
     size_t text = ML_KEY_TEXT_FOR(lock->key.length);
     doubt = calloc(1, sizeof *doubt + text);
@@ -257,7 +262,10 @@ static void note_doubt(struct ml_client *client, struct ml_lock *lock) {
     client->doubts = doubt;
     client->doubt_count++;
   }
-  doubt->writes = ml_lock_writes(lock);
+  struct ml_writes writes = ml_lock_writes(lock);
+  if (!known) doubt->writes.first = writes.first; /* else older writes are still in doubt, too */
+  doubt->writes.last = writes.last;
+  doubt->sent = known ? (struct ml_version){0, 0} : lock->sent;
   if (lock->ttl > doubt->life) doubt->life = lock->ttl;
   doubt->until = 0;
 }
@@ -274,7 +282,7 @@ static bool sweep(struct ml_client *client, const struct ml_key *key, const char
          ml_lock_sweep(client->store, key, id, writes, &ignored) != ML_ANSWER_NONE;
 }
 
-/* After an operation that this server answered: looks for records in doubt there. */
+/* Looks for records in doubt on a server, in what is left of an operation. */
 static void settle(struct ml_client *client, size_t server) {
   if (client->doubts == NULL) return;
   int64_t now = ml_clock_now();
@@ -282,8 +290,8 @@ static void settle(struct ml_client *client, size_t server) {
   for (struct doubt **at = &client->doubts; *at != NULL && looks < LOOKS_AT_ONCE;) {
     struct doubt *doubt = *at;
     bool here = doubt->key.server == server;
-    if (here && doubt->until == 0) doubt->until = ml_clock_after(now, doubt->life + LIFE_IN_SOCKET);
-    if (here && now > doubt->until) {
+    bool over = doubt->until != 0 && now > doubt->until;
+    if (here && (over || ml_store_covered(client->store, &doubt->key, doubt->sent))) {
       forget_doubt(client, at);
       continue;
     }
@@ -292,6 +300,7 @@ static void settle(struct ml_client *client, size_t server) {
     doubt->look_at = ml_clock_after(now, LOOK_EVERY);
     looks++;
     if (!sweep(client, &doubt->key, doubt->id, doubt->writes)) return;
+    if (doubt->until == 0) doubt->until = ml_clock_after(now, doubt->life + LIFE_IN_SOCKET);
   }
 }
 
@@ -300,15 +309,18 @@ static void settle(struct ml_client *client, size_t server) {
 /* The child of a fork starts anew; see client.h. */
 static void become_child(struct ml_client *client) {
   client->generation = ml_process_generation();
-  client->earlier_round_trips += ml_store_round_trips(client->store);
+  if (client->store != NULL) client->earlier_round_trips += ml_store_round_trips(client->store);
   ml_store_abandon(client->store);
   client->store = NULL;
   if (client->keeper != NULL) ml_keeper_abandon(client->keeper);
   client->keeper = NULL;
   close_pipe(client);
+  if (!client->labelled) write_default_label(client->label);
   for (struct ml_lock *lock = client->locks; lock != NULL; lock = lock->next) {
+    bool inherited = lock->owned || lock->inherited;
     lock->kept = NULL;
     ml_lock_disown(lock);
+    lock->inherited = inherited;
   }
   while (client->doubts != NULL) forget_doubt(client, &client->doubts);
 }
@@ -327,21 +339,27 @@ static enum ml_status attend(struct ml_client *client, struct ml_error *error) {
 
 static enum ml_status enter(struct ml_client *client, struct ml_error *error) {
   enum ml_status status = attend(client, error);
-  if (status == ML_OK) ml_store_begin(client->store);
-  return status;
+  if (status != ML_OK) return status;
+  ml_store_begin(client->store);
+  client->trips_before = ml_store_round_trips(client->store);
+  client->heard = false;
+  return ML_OK;
 }
 
 static bool answered(enum ml_status status) {
   return status == ML_OK || status == ML_HELD || status == ML_LOST || status == ML_NOT_HELD;
 }
 
+/* Records in doubt are looked for only where the server has just answered: many answers of ours are
+ * local, and a server that is down would make them wait. */
 static enum ml_status leave(struct ml_client *client, const struct ml_key *key,
                             enum ml_status status) {
+  if (ml_store_round_trips(client->store) != client->trips_before) client->heard = true;
   if (status == ML_LOST) client->stats.lost++;
-  if (answered(status))
-    settle(client, key->server);
-  else
+  if (!answered(status))
     client->stats.errors++;
+  else if (client->heard)
+    settle(client, key->server);
   return status;
 }
 
@@ -428,6 +446,7 @@ static enum ml_status settle_keeping(struct ml_client *client, struct ml_lock *l
 static enum ml_status ask_keeper(struct ml_client *client, struct ml_lock *lock, enum ml_wish wish,
                                  int64_t ttl, struct ml_error *error) {
   enum ml_status status = ml_keeper_ask(client->keeper, lock->kept, wish, ttl, error);
+  client->heard = status == ML_OK;
   if (status == ML_LOST) end_keeping(client, lock, true);
   return status;
 }
@@ -599,14 +618,17 @@ bool ml_client_held(const struct ml_lock *lock, int64_t *left) {
 /* Every release leaves at once, without reply; one read per connection then waits until they are
  * all done. What cannot go that way is released singly in the time that is left. */
 static bool release_all(struct ml_client *client) {
-  struct ml_error ignored;
-  for (struct ml_lock *lock = client->locks; lock != NULL; lock = lock->next) {
-    if (ml_lock_held(lock, NULL)) client->stats.released++;
-    ml_lock_drop(lock, client->store);
+  bool all = true;
+  struct ml_lock *next = client->locks;
+  while (next != NULL) {
+    struct ml_lock *locks[ML_GIVE_UP_MAX];
+    size_t count = 0;
+    for (; next != NULL && count < ML_GIVE_UP_MAX; next = next->next) {
+      if (ml_lock_held(next, NULL)) client->stats.released++;
+      locks[count++] = next;
+    }
+    all = ml_lock_give_up(locks, count, client->store) && all;
   }
-  bool all = ml_store_flush(client->store, &ignored) == ML_OK;
-  for (struct ml_lock *lock = client->locks; lock != NULL; lock = lock->next)
-    if (lock->in_doubt) all = sweep(client, &lock->key, lock->id, ml_lock_writes(lock)) && all;
   for (struct doubt *doubt = client->doubts; doubt != NULL; doubt = doubt->next)
     all = sweep(client, &doubt->key, doubt->id, doubt->writes) && all;
   return all;
@@ -679,6 +701,7 @@ enum ml_status ml_client_holder(struct ml_client *client, const char *name, size
   char text[ML_KEY_TEXT];
   ml_store_place(client->store, &key, text, client->prefix, name, length);
   struct ml_error inner;
+  settle(client, key.server); /* before: what is shown is the store's until its next call */
   status = ml_lock_look(client->store, &key, holder, &inner);
   if (status != ML_OK) {
     client->stats.errors++;
@@ -715,6 +738,7 @@ enum ml_status ml_client_get(struct ml_client *client, const char *key, size_t l
   struct ml_view view;
   struct ml_error inner;
   ml_store_place(client->store, &value->key, value->text, "", key, length);
+  settle(client, value->key.server);
   status = ml_item_read(client->store, &value->key, &view, &inner);
   if (status != ML_OK) {
     client->stats.errors++;
@@ -761,7 +785,8 @@ enum ml_status ml_client_put(struct ml_client *client, const struct ml_value *wa
 
 void ml_client_stats(const struct ml_client *client, struct ml_stats *stats) {
   *stats = client->stats;
-  if (client->keeper != NULL) ml_keeper_stats(client->keeper, &stats->keeper);
+  /* A child may have been made while the keeper had its mutex, which then is locked for ever. */
+  if (client->keeper != NULL && !is_child(client)) ml_keeper_stats(client->keeper, &stats->keeper);
   stats->round_trips = client->earlier_round_trips + stats->keeper.round_trips;
   if (client->store != NULL) stats->round_trips += ml_store_round_trips(client->store);
 }

@@ -180,11 +180,31 @@ static void dispose(struct ml_keeper *keeper, struct ml_kept *kept) {
   free(kept);
 }
 
+/* Takes back what was asked and not yet begun. */
+static void unask(struct ml_keeper *keeper, struct ml_kept *kept) {
+  if (!kept->asked) return;
+  kept->asked = false;
+  struct ml_kept *before = NULL;
+  struct ml_kept **at = &keeper->first_asked;
+  while (*at != kept) {
+    before = *at;
+    at = &before->next_asked;
+  }
+  *at = kept->next_asked;
+  if (keeper->last_asked == kept) keeper->last_asked = before;
+}
+
+/* Makes the descriptor readable. A full pipe is readable already. */
+static void tell(const struct ml_keeper *keeper) {
+  if (keeper->notify >= 0) (void)!write(keeper->notify, "", 1);
+}
+
 /* Lost in the background: held() is false from here on, and the program is told. Without memory for
  * the telling, its next call tells it. */
 static void lose(struct ml_keeper *keeper, struct ml_kept *kept, const char *message) {
   ml_lock_forget(&kept->lock, true);
   unschedule(keeper, kept);
+  if (kept->owner != NULL) unask(keeper, kept); /* the loss is the answer */
   keeper->stats.losses++;
   kept->lost = true;
   kept->loss = strdup(message);
@@ -198,7 +218,7 @@ static void lose(struct ml_keeper *keeper, struct ml_kept *kept, const char *mes
   struct lost **last = &keeper->lost;
   while (*last != NULL) last = &(*last)->next;
   *last = lost;
-  if (keeper->notify >= 0) (void)!write(keeper->notify, "", 1);
+  tell(keeper);
 }
 
 static void lose_by_time(struct ml_keeper *keeper, struct ml_kept *kept, const char *why) {
@@ -228,19 +248,6 @@ static void ask(struct ml_keeper *keeper, struct ml_kept *kept, enum ml_wish wis
   (void)pthread_cond_signal(&keeper->work);
 }
 
-static void unask(struct ml_keeper *keeper, struct ml_kept *kept) {
-  if (!kept->asked) return;
-  kept->asked = false;
-  struct ml_kept *before = NULL;
-  struct ml_kept **at = &keeper->first_asked;
-  while (*at != kept) {
-    before = *at;
-    at = &before->next_asked;
-  }
-  *at = kept->next_asked;
-  if (keeper->last_asked == kept) keeper->last_asked = before;
-}
-
 static void keep_going(struct ml_keeper *keeper, struct ml_kept *kept, enum ml_status outcome,
                        const char *message);
 
@@ -268,15 +275,23 @@ static void serve(struct ml_keeper *keeper) {
   kept->busy = kept->adopted = true;
   (void)pthread_mutex_unlock(&keeper->mutex);
 
-  struct ml_error error;
+  struct ml_error error = {.message = ""};
   enum ml_status outcome = fulfil(keeper, kept, wish, &error);
 
   (void)pthread_mutex_lock(&keeper->mutex);
   kept->busy = false;
   keeper->stats.round_trips = ml_store_round_trips(keeper->store);
-  if (wish == ML_WISH_REFRESH && outcome == ML_OK) keep_going(keeper, kept, outcome, "");
-  if (outcome == ML_LOST || outcome == ML_NOT_HELD) unschedule(keeper, kept);
-  if (kept->asked) return; /* it was dropped meanwhile, and is to be released */
+  bool awaited = keeper->waiting == kept && !kept->asked;
+  if (outcome == ML_LOST || outcome == ML_NOT_HELD)
+    unschedule(keeper, kept);
+  else if (wish == ML_WISH_REFRESH)
+    keep_going(keeper, kept, outcome, error.message);
+  if (outcome == ML_LOST && wish != ML_WISH_RELEASE && !awaited) {
+    bool unsettled = kept->lock.unsettled;
+    lose(keeper, kept, error.message); /* who asked has been told that no answer came */
+    kept->lock.unsettled = unsettled;
+  }
+  if (kept->asked) return; /* something else is wanted meanwhile */
   kept->answered = true;
   kept->answer = outcome;
   kept->releasing = false;
@@ -286,26 +301,14 @@ static void serve(struct ml_keeper *keeper) {
 
 /* Giving up many: what nobody waits for leaves without replies, and one answer covers it all. */
 
-static const struct ml_write nothing = {.value = "", .expiry = ML_EXPIRED, .flags = ML_FLAGS};
-
 /* Without the mutex; the entries are busy. True: it is known that all of them are given up. */
 static bool give_up(struct ml_keeper *keeper, struct ml_kept **list, size_t count) {
-  struct ml_error ignored;
   bool all = true;
-  for (size_t i = 0; i < count; i++) {
-    struct ml_lock *lock = &list[i]->lock;
-    atomic_store(&lock->deadline, 0);
-    if (ml_store_send(keeper->store, &lock->key, &nothing, lock->version))
-      lock->owned = lock->giving_up = false;
-  }
-  all = ml_store_flush(keeper->store, &ignored) == ML_OK;
-  for (size_t i = 0; i < count; i++) {
-    struct ml_lock *lock = &list[i]->lock;
-    if (!lock->owned && !lock->giving_up) continue;
-    all = ml_store_has_time(keeper->store) &&
-          ml_lock_sweep(keeper->store, &lock->key, lock->id, ml_lock_writes(lock), &ignored) !=
-              ML_ANSWER_NONE &&
-          all;
+  for (size_t done = 0; done < count;) {
+    struct ml_lock *locks[ML_GIVE_UP_MAX];
+    size_t some = 0;
+    while (some < ML_GIVE_UP_MAX && done < count) locks[some++] = &list[done++]->lock;
+    all = ml_lock_give_up(locks, some, keeper->store) && all;
   }
   return all;
 }
@@ -651,6 +654,7 @@ struct ml_keeper *ml_keeper_start(const struct ml_store_options *options, int no
 void ml_keeper_notify(struct ml_keeper *keeper, int notify) {
   (void)pthread_mutex_lock(&keeper->mutex);
   keeper->notify = notify;
+  if (keeper->lost != NULL) tell(keeper); /* it was lost before anybody watched */
   (void)pthread_mutex_unlock(&keeper->mutex);
 }
 

@@ -97,6 +97,7 @@ static int64_t rounded_ms(int64_t ttl) {
 
 /* The next write of this lock, with a seq of its own; its text goes to `text`. */
 static struct ml_write next_write(struct ml_lock *lock, int64_t ttl, char text[ML_RECORD_MAX]) {
+  if (ttl < lock->lasting) ttl = lock->lasting;
   struct ml_record record = {.seq = ++lock->seq, .since = lock->since, .ttl_ms = rounded_ms(ttl)};
   memcpy(record.id, lock->id, sizeof record.id);
   (void)snprintf(record.label, sizeof record.label, "%s", lock->label);
@@ -111,6 +112,14 @@ static uint64_t hash(const char *text, size_t length) {
   for (size_t i = 0; i < length; i++)
     value = (value ^ (unsigned char)text[i]) * UINT64_C(1099511628211);
   return value | 1;
+}
+
+/* Who shares an identity may ask for a shorter lease than the other object that has it; the record
+ * then lives as long as the longer one, which relies on it. */
+static void mind_the_other(struct ml_lock *lock, const struct ml_record *record) {
+  if (!lock->named || among(ml_lock_writes(lock), record->seq)) return;
+  int64_t ttl = record->ttl_ms * ML_MILLISECOND;
+  if (record->ttl_ms <= ML_TTL_MAX * INT64_C(1000) && ttl > lock->lasting) lock->lasting = ttl;
 }
 
 static enum ml_status held_by(const struct ml_lock *lock, const struct ml_store *store,
@@ -174,9 +183,11 @@ static struct removal remove_item(struct ml_store *store, const struct ml_key *k
     }
     removal.answer = ml_store_write(store, key, &nothing, &view.version, error);
     if (removal.answer == ML_ANSWER_STORED) break;
-    if (removal.answer == ML_ANSWER_NONE) removal.unanswered = true;
+    if (removal.answer == ML_ANSWER_NONE)
+      removal.unanswered = true;
+    else
+      (void)keeps_changing(store, key, ML_TIMEOUT, error);
     removal.answer = ML_ANSWER_NONE;
-    (void)keeps_changing(store, key, ML_TIMEOUT, error);
   }
   return removal;
 }
@@ -237,6 +248,7 @@ static enum ml_status take(struct ml_lock *lock, struct ml_store *store, struct 
     case OURS:
       status = ml_fail(error, ML_HELD, "the record of its own holder on %s keeps changing",
                        ml_store_server(store, &lock->key));
+      mind_the_other(lock, &record);
       version = view.version;
       at = &version;
       break;
@@ -247,6 +259,7 @@ static enum ml_status take(struct ml_lock *lock, struct ml_store *store, struct 
       at = &version;
       break;
     case NOBODYS:
+      lock->in_doubt = true; /* the write may be on its way on a connection that broke */
       status = ml_fail(error, ML_REFUSED, "%s does not keep what it is given",
                        ml_store_server(store, &lock->key));
       ml_store_drop(store, &lock->key);
@@ -267,7 +280,7 @@ enum ml_status ml_lock_acquire(struct ml_lock *lock, struct ml_store *store,
   if (ml_lock_held(lock, NULL))
     return ml_fail(error, ML_HELD, "lock \"%s\": this very object holds it already", lock->name);
   lock->unsettled = lock->unsettled || lock->owned; /* an ended lease left its record behind */
-  lock->owned = lock->lost = lock->giving_up = false;
+  lock->owned = lock->lost = lock->inherited = lock->giving_up = false;
   atomic_store(&lock->deadline, 0);
   if (!lock->named && !lock->unsettled && !ml_nonce(lock->id))
     return ml_fail(error, ML_REFUSED, "lock \"%s\": the system has no random numbers to give",
@@ -275,7 +288,9 @@ enum ml_status ml_lock_acquire(struct ml_lock *lock, struct ml_store *store,
   lock->tenure++;
   lock->since = ml_clock_unix_us() / 1000000;
   lock->in_doubt = false;
+  lock->sent = no_version;
   lock->sight = (struct ml_sight){0, 0};
+  lock->lasting = 0;
   if (!lock->unsettled) lock->first = lock->seq + 1;
 
   struct ml_error inner;
@@ -333,6 +348,10 @@ static enum ml_status lost_by_time(struct ml_lock *lock, struct ml_store *store,
 }
 
 static enum ml_status not_held(const struct ml_lock *lock, struct ml_error *error) {
+  if (lock->inherited)
+    return ml_fail(error, ML_NOT_HELD,
+                   "lock \"%s\" was acquired by another process, from which this one was forked",
+                   lock->name);
   return ml_fail(error, ML_NOT_HELD, "lock \"%s\" is not held by this object", lock->name);
 }
 
@@ -344,8 +363,9 @@ enum standing { STANDS, GONE, TAKEN, UNKNOWN };
 static enum standing judge(struct ml_lock *lock, struct ml_store *store, const struct ml_view *view,
                            struct ml_record *record, struct ml_error *error) {
   switch (whose(lock->id, view, NULL, record)) {
-  case THIS_WRITE:
+  case THIS_WRITE: /* only where a write is named */
   case OURS:
+    mind_the_other(lock, record);
     lock->version = ml_store_is_proxy(store) ? no_version : view->version;
     return STANDS;
   case NOBODYS:
@@ -467,11 +487,11 @@ static enum ml_status renew(struct ml_lock *lock, struct ml_store *store, struct
 enum ml_status ml_lock_refresh(struct ml_lock *lock, struct ml_store *store, int64_t ttl,
                                struct ml_error *error) {
   if (!lock->owned) return not_held(lock, error);
+  if (!ml_lock_held(lock, NULL)) return lost_by_time(lock, store, error);
   struct ml_error inner;
   enum ml_status status = ML_TIMEOUT;
   for (int odd = 0; odd < ODD_MAX; odd++) {
-    if (!ml_lock_held(lock, NULL)) return lost_by_time(lock, store, error);
-    if (odd > 0 && !ml_store_has_time(store)) break;
+    if (odd > 0 && !(ml_lock_held(lock, NULL) && ml_store_has_time(store))) break;
     struct ml_version at = lock->version;
     status =
         ml_store_current(store, &lock->key, at) ? ML_OK : look_at_own(lock, store, &at, &inner);
@@ -493,10 +513,10 @@ enum ml_status ml_lock_refresh(struct ml_lock *lock, struct ml_store *store, int
 enum ml_status ml_lock_verify(struct ml_lock *lock, struct ml_store *store,
                               struct ml_error *error) {
   if (!lock->owned) return not_held(lock, error);
+  if (!ml_lock_held(lock, NULL)) return lost_by_time(lock, store, error);
   struct ml_error inner;
   enum ml_status status = ML_TIMEOUT;
   for (int odd = 0; odd < ODD_MAX; odd++) {
-    if (!ml_lock_held(lock, NULL)) return lost_by_time(lock, store, error);
     if (odd > 0 && !ml_store_has_time(store)) break;
     struct ml_version at;
     status = look_at_own(lock, store, &at, &inner);
@@ -511,6 +531,12 @@ enum ml_status ml_lock_verify(struct ml_lock *lock, struct ml_store *store,
 }
 
 /* Release. */
+
+/* Has the fence only been counted up since our token? A counter that was lost and seeded anew from
+ * the clock is millions away, unless both happened within moments. */
+static bool is_same_counter(uint64_t token, uint64_t fence) {
+  return fence >= token && fence - token <= ML_COUNTS_MAX;
+}
 
 /* With the connection that read it still up, one compare-and-swap does it. */
 static enum ml_answer release_at_once(struct ml_lock *lock, struct ml_store *store,
@@ -557,7 +583,7 @@ enum ml_status ml_lock_release(struct ml_lock *lock, struct ml_store *store,
   }
   /* Ours is not there. Either a cas of ours removed it whose reply we missed, or the server lost
    * it. A server that lost its data lost the fence as well. */
-  if ((unanswered || removal.unanswered) && removal.fence >= lock->token) {
+  if ((unanswered || removal.unanswered) && is_same_counter(lock->token, removal.fence)) {
     ml_lock_forget(lock, false);
     return ML_OK;
   }
@@ -570,8 +596,26 @@ void ml_lock_drop(struct ml_lock *lock, struct ml_store *store) {
   if (!was_owned && !lock->giving_up && !lock->unsettled) return;
   bool sent = was_owned && ml_store_current(store, &lock->key, lock->version) &&
               ml_store_send(store, &lock->key, &nothing, lock->version);
-  if (!sent) lock->in_doubt = true;
+  lock->sent = sent ? lock->version : no_version;
+  lock->in_doubt = true;
   ml_lock_forget(lock, false);
+}
+
+bool ml_lock_give_up(struct ml_lock *const *locks, size_t count, struct ml_store *store) {
+  struct ml_error ignored;
+  for (size_t i = 0; i < count; i++) ml_lock_drop(locks[i], store);
+  bool all = ml_store_flush(store, &ignored) == ML_OK;
+  for (size_t i = 0; i < count; i++) {
+    struct ml_lock *lock = locks[i];
+    if (!lock->in_doubt) continue;
+    lock->in_doubt = false;
+    if (ml_store_covered(store, &lock->key, lock->sent)) continue;
+    if (!ml_store_has_time(store) ||
+        ml_lock_sweep(store, &lock->key, lock->id, ml_lock_writes(lock), &ignored) ==
+            ML_ANSWER_NONE)
+      all = false;
+  }
+  return all;
 }
 
 /* Names. */

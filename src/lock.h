@@ -48,9 +48,12 @@ struct ml_lock {
   _Atomic int64_t deadline; /* the lease ends here; 0: none. held() reads nothing else. */
   bool owned;               /* acquired, and neither given up nor said to be lost */
   bool lost;                /* this acquisition is known to be lost */
+  bool inherited;           /* it was the parent\'s when this process was forked */
   bool giving_up;           /* a release went out in time and its outcome is unknown */
   bool unsettled;           /* a record with this id may be in place or under way: keep the id */
-  bool in_doubt; /* a write of this id may still arrive: the client takes note and resets this */
+  bool in_doubt;   /* a write of this id may still arrive: the client takes note and resets this */
+  int64_t lasting; /* how long the record is to last for others of our identity */
+  struct ml_version sent;    /* when in doubt: the connection that carries a removal; or no epoch */
   struct ml_version version; /* of our record; of no use in another epoch */
   uint64_t token;            /* of the current or last acquisition; 0: never acquired */
   int64_t since;             /* unix seconds of the acquisition */
@@ -99,8 +102,14 @@ enum ml_status ml_lock_release(struct ml_lock *lock, struct ml_store *store,
 enum ml_status ml_lock_verify(struct ml_lock *lock, struct ml_store *store, struct ml_error *error);
 
 /* Gives the lock up without waiting for anything: held() is false, and the record's removal is sent
- * where its connection is up; `in_doubt` tells that it could not be. Never blocks. */
+ * where its connection is up. Until an answer covers it, the lock is in doubt. Never blocks. */
 void ml_lock_drop(struct ml_lock *lock, struct ml_store *store);
+
+/* Gives up many locks (ML_GIVE_UP_MAX at most, so that their commands fit into a socket): their
+ * removals leave at once, and one answer covers them all. What could not go that way is removed
+ * singly, in what is left of the operation's time. True: it is known that all are given up. */
+#define ML_GIVE_UP_MAX 100
+bool ml_lock_give_up(struct ml_lock *const *locks, size_t count, struct ml_store *store);
 
 /* Gives the lock up in this object: nothing is held, and nothing remembered but the token. `lost`:
  * it was not given up but lost. Sends nothing. */

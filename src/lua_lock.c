@@ -306,8 +306,8 @@ static int lock_tostring(lua_State *L) {
   }
   int64_t left;
   if (ml_client_held(&self->lock, &left))
-    lua_pushfstring(L, "memlock.lock \"%s\" (held, %d ms left)", self->lock.name,
-                    (int)(left / ML_MILLISECOND));
+    lua_pushfstring(L, "memlock.lock \"%s\" (held, %I ms left)", self->lock.name,
+                    (LUAI_UACINT)(left / ML_MILLISECOND));
   else
     lua_pushfstring(L, "memlock.lock \"%s\" (not held)", self->lock.name);
   return 1;

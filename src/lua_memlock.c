@@ -85,9 +85,10 @@ void ml_lua_options(lua_State *L, int arg, const char *const *names) {
   while (lua_next(L, arg) != 0) { /* key, value */
     if (lua_type(L, -2) != LUA_TSTRING)
       luaL_argerror(L, arg, "options are named: a key is not a string");
-    const char *key = lua_tostring(L, -2);
+    size_t length;
+    const char *key = lua_tolstring(L, -2, &length);
     const char *const *known = names;
-    while (*known != NULL && strcmp(*known, key) != 0) known++;
+    while (*known != NULL && (strcmp(*known, key) != 0 || strlen(*known) != length)) known++;
     if (*known == NULL) luaL_argerror(L, arg, lua_pushfstring(L, "unknown option '%s'", key));
     lua_pop(L, 1); /* key */
   }
@@ -204,7 +205,8 @@ static int module_type(lua_State *L) {
  * data. */
 static int module_check_name(lua_State *L) {
   size_t length, prefix_length = 0;
-  const char *name = luaL_checklstring(L, 1, &length);
+  luaL_checktype(L, 1, LUA_TSTRING); /* as client:lock does: a number is no name */
+  const char *name = lua_tolstring(L, 1, &length);
   const char *prefix = luaL_optlstring(L, 2, ML_DEFAULT_PREFIX, &prefix_length);
   struct ml_error error;
   if (ml_client_check_prefix(prefix, prefix_length, &error) != ML_OK)

@@ -243,6 +243,9 @@ static enum ml_status classify(memcached_return_t rc) {
   case MEMCACHED_UNKNOWN_READ_FAILURE:
   case MEMCACHED_SERVER_MEMORY_ALLOCATION_FAILURE:
   case MEMCACHED_E2BIG:
+  case MEMCACHED_NOTFOUND: /* these three are answers, but not to what was asked */
+  case MEMCACHED_NOTSTORED:
+  case MEMCACHED_DATA_EXISTS:
   case MEMCACHED_BAD_KEY_PROVIDED:
   case MEMCACHED_INVALID_ARGUMENTS:
   case MEMCACHED_MEMORY_ALLOCATION_FAILURE:
@@ -485,6 +488,7 @@ static enum ml_answer answer_of(struct ml_store *store, struct link *link, memca
     return ML_ANSWER_NONE;
   }
   link->up = true;
+  link->unread = false;
   store->round_trips++;
   return answer;
 }
@@ -687,6 +691,11 @@ bool ml_store_send(struct ml_store *store, const struct ml_key *key, const struc
     drop(link);
   restore_signals(&saved);
   return sent;
+}
+
+bool ml_store_covered(const struct ml_store *store, const struct ml_key *key,
+                      struct ml_version sent) {
+  return ml_store_same_epoch(store, key, sent) && !store->links[key->server].unread;
 }
 
 enum ml_status ml_store_flush(struct ml_store *store, struct ml_error *error) {

@@ -182,6 +182,11 @@ enum ml_status ml_store_batch(struct ml_store *store, const struct ml_item *item
 bool ml_store_send(struct ml_store *store, const struct ml_key *key, const struct ml_write *write,
                    struct ml_version at);
 
+/* Has an answer come, on the connection of this version, to anything that left after all that
+ * ml_store_send sent on it? Then all of that is done. */
+bool ml_store_covered(const struct ml_store *store, const struct ml_key *key,
+                      struct ml_version sent);
+
 /* Waits until the servers have done what ml_store_send sent to them. ML_OK, or the last failure:
  * then some of it may not have been done. */
 enum ml_status ml_store_flush(struct ml_store *store, struct ml_error *error);
