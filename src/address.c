@@ -85,11 +85,10 @@ static const char *read_port(const char *text, size_t length, uint16_t *port) {
 }
 
 static const char *read_path(const char *text, size_t length, struct ml_address *address) {
-  if (length >= sizeof ((struct sockaddr_un *)NULL)->sun_path)
+  if (length >= sizeof((struct sockaddr_un *)NULL)->sun_path)
     return "the path is longer than a unix socket's may be";
   for (size_t i = 0; i < length; i++)
-    if ((unsigned char)text[i] < 0x20 || text[i] == 0x7f)
-      return "the path has a control character";
+    if ((unsigned char)text[i] < 0x20 || text[i] == 0x7f) return "the path has a control character";
   memcpy(address->host, text, length);
   address->host[length] = '\0';
   address->port = 0;
@@ -162,8 +161,7 @@ enum ml_status ml_servers_add(struct ml_servers *servers, const char *text, size
 
     size_t place = 0;
     int order = 1;
-    while (place < servers->count &&
-           (order = strcmp(address.text, servers->list[place].text)) > 0)
+    while (place < servers->count && (order = strcmp(address.text, servers->list[place].text)) > 0)
       place++;
     if (place == servers->count || order != 0) {
       if (servers->count == ML_SERVERS_MAX)

@@ -2,9 +2,9 @@
  * Server addresses: `host`, `host:port`, `[v6]`, `[v6]:port`, `/path/of/a/unix/socket`.
  *
  * Everything is checked here, because libmemcached checks next to nothing: it turns port 99999 into
- * another one and "::1" into localhost. A list is kept sorted and without repeats, so that the order
- * in which servers are named never changes where a lock lives. No look-up of names happens here; pure,
- * any thread.
+ * another one and "::1" into localhost. A list is kept sorted and without repeats, so that the
+ * order in which servers are named never changes where a lock lives. No look-up of names happens
+ * here; pure, any thread.
  */
 #ifndef ML_ADDRESS_H
 #define ML_ADDRESS_H
@@ -35,8 +35,8 @@ struct ml_servers {
 enum ml_status ml_address_parse(const char *text, size_t length, struct ml_address *address,
                                 struct ml_error *error);
 
-/* Adds the addresses of a comma-separated text to the list, in order, each once. ML_OK or ML_INVALID;
- * after an error the list is not to be used. Start with `count` = 0. */
+/* Adds the addresses of a comma-separated text to the list, in order, each once. ML_OK or
+ * ML_INVALID; after an error the list is not to be used. Start with `count` = 0. */
 enum ml_status ml_servers_add(struct ml_servers *servers, const char *text, size_t length,
                               struct ml_error *error);
 

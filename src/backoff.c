@@ -6,8 +6,6 @@
 /* At least this much for each other waiter: what keeps a thousand of them bearable. */
 #define SHARE (800 * ML_MILLISECOND / 1000)
 #define AGE (100 * ML_MILLISECOND)
-/* More counts than this between two attempts of ours are no waiters but a fence that was lost. */
-#define COUNTS_MAX 10000
 
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
@@ -16,7 +14,7 @@ static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t counts_between(uint64_t before, uint64_t now, uint64_t own) {
   if (before == 0 || now < before || now - before < own) return 0;
   uint64_t counts = now - before - own;
-  return counts > COUNTS_MAX ? 0 : (int64_t)counts;
+  return counts > ML_COUNTS_MAX ? 0 : (int64_t)counts;
 }
 
 int64_t ml_backoff_pause(struct ml_backoff *backoff, struct ml_sight sight, int64_t now,
@@ -42,9 +40,7 @@ int64_t ml_backoff_race(unsigned races, double random) {
   return 1 + (int64_t)((double)longest * random);
 }
 
-void ml_courtesy_tried(struct ml_courtesy *courtesy, uint64_t counts) {
-  courtesy->tries += counts;
-}
+void ml_courtesy_tried(struct ml_courtesy *courtesy, uint64_t counts) { courtesy->tries += counts; }
 
 void ml_courtesy_acquired(struct ml_courtesy *courtesy, uint64_t token, int64_t now) {
   courtesy->others = counts_between(courtesy->token, token, courtesy->tries) > 0;

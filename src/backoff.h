@@ -1,10 +1,10 @@
 /*
  * When to ask again. memcached wakes nobody up, so waiters poll; this file decides when.
  *
- * Each attempt counts the fence up and reads it, so a waiter learns for nothing how many attempts all
- * the others made since its own last one. From that it keeps the rate of attempts of all of them
- * together constant, without knowing them. A holder's id that changed tells that the lock moves on; one
- * that stays tells to ask less often.
+ * Each attempt counts the fence up and reads it, so a waiter learns for nothing how many attempts
+ * all the others made since its own last one. From that it keeps the rate of attempts of all of
+ * them together constant, without knowing them. A holder's id that changed tells that the lock
+ * moves on; one that stays tells to ask less often.
  *
  * Courtesy is the other half: who releases and asks again at once would nearly always win against
  * waiters that sleep. A lock that saw others trying lets them go first.
@@ -19,8 +19,12 @@
 
 #include "clock.h"
 
-#define ML_PAUSE_MIN 0                       /* default bounds of a pause, nanoseconds */
+#define ML_PAUSE_MIN 0 /* default bounds of a pause, nanoseconds */
 #define ML_PAUSE_MAX (10 * ML_SECOND)
+
+/* More counts of the fence than this between two looks are no tries, but a counter that was lost
+ * and started anew. */
+#define ML_COUNTS_MAX 10000
 
 /* What one failed attempt saw. All 0 when the server could not be asked. */
 struct ml_sight {
@@ -40,8 +44,8 @@ struct ml_backoff {
 int64_t ml_backoff_pause(struct ml_backoff *backoff, struct ml_sight sight, int64_t now,
                          double random);
 
-/* The pause after an update lost its `races`-th race (from 1 on): doubling, and evenly drawn, so that
- * the losers do not meet again. */
+/* The pause after an update lost its `races`-th race (from 1 on): doubling, and evenly drawn, so
+ * that the losers do not meet again. */
 int64_t ml_backoff_race(unsigned races, double random);
 
 /* One lock object, over its acquisitions. Start with all 0. */

@@ -1,27 +1,30 @@
 #include "client.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "clock.h"
+#include "keeper.h"
 #include "nonce.h"
 #include "process.h"
 
-#define DOUBTS_MAX 1024                      /* beyond that the oldest is forgotten */
-#define LOOK_EVERY (250 * ML_MILLISECOND)    /* at one record in doubt */
-#define LOOKS_AT_ONCE 16                     /* in one operation */
-#define LIFE_IN_SOCKET (2 * ML_SECOND)       /* added to a ttl: bytes that wait behind an answer */
+#define DOUBTS_MAX 1024                   /* beyond that the oldest is forgotten */
+#define LOOK_EVERY (250 * ML_MILLISECOND) /* at one record in doubt */
+#define LOOKS_AT_ONCE 16                  /* in one operation */
+#define LIFE_IN_SOCKET (2 * ML_SECOND)    /* added to a ttl: bytes that wait behind an answer */
 
-/* Writes that may still take effect. `until` is set when the server first answers again: while it is
- * stopped, nothing ends. */
+/* Writes that may still take effect. `until` is set when the server first answers again: while it
+ * is stopped, nothing ends. */
 struct doubt {
   struct doubt *next;
-  struct ml_key key;
+  struct ml_key key; /* its text stands behind */
   char id[ML_ID_MAX + 1];
   struct ml_writes writes;
   const struct ml_lock *lock; /* that may still use the id; NULL when it is gone */
+  struct ml_version sent;     /* a removal that left without reply: any answer after it covers it */
   int64_t life;
   int64_t until; /* 0: not yet known */
   int64_t look_at;
@@ -32,12 +35,17 @@ struct ml_client {
   bool closed;
   uint64_t generation; /* of the process that uses it */
   struct ml_store *store;
+  struct ml_keeper *keeper; /* NULL until a lock is to be renewed in the background */
+  int pipe[2];              /* for ml_client_fd: read end, write end; -1 until it is asked for */
   struct ml_lock *locks;
   struct doubt *doubts; /* newest first */
   size_t doubt_count;
   struct ml_stats stats;
+  uint64_t trips_before;        /* round trips when the operation began */
+  bool heard;                   /* the server has answered in this operation */
   uint64_t earlier_round_trips; /* of stores that were given up */
   char *label;
+  bool labelled; /* by the program; else it names this process */
   char *prefix;
   char *identity;
   char *username;
@@ -98,8 +106,7 @@ enum ml_status ml_client_check_ttl(double seconds, int64_t *ttl, struct ml_error
     return ml_fail(error, ML_INVALID,
                    "ttl must be a number of seconds above 0 and at most %d (28 days)", ML_TTL_MAX);
   *ttl = ml_clock_span(seconds);
-  if (*ttl < ML_MILLISECOND)
-    return ml_fail(error, ML_INVALID, "ttl is below a millisecond");
+  if (*ttl == 0) *ttl = 1; /* nanosecond: what is above 0 stays so */
   return ML_OK;
 }
 
@@ -107,9 +114,9 @@ enum ml_status ml_client_check_ttl(double seconds, int64_t *ttl, struct ml_error
 
 void ml_client_defaults(struct ml_client_options *options) {
   *options = (struct ml_client_options){.ttl = ML_DEFAULT_TTL,
-                                         .timeout = ML_DEFAULT_TIMEOUT,
-                                         .retry_min = ML_PAUSE_MIN,
-                                         .retry_max = ML_PAUSE_MAX};
+                                        .timeout = ML_DEFAULT_TIMEOUT,
+                                        .retry_min = ML_PAUSE_MIN,
+                                        .retry_max = ML_PAUSE_MAX};
 }
 
 static bool copy(char **to, const char *from) {
@@ -118,25 +125,34 @@ static bool copy(char **to, const char *from) {
   return *to != NULL;
 }
 
-/* "host:pid". What a host name may have that a label may not is replaced. */
-static char *default_label(void) {
+/* Writes "host:pid". What a host name may have that a label may not is replaced. */
+static void write_default_label(char label[ML_LABEL_MAX + 1]) {
   char host[ML_LABEL_MAX - 16] = "";
   if (gethostname(host, sizeof host - 1) != 0 || host[0] == '\0')
     (void)snprintf(host, sizeof host, "localhost");
-  char label[ML_LABEL_MAX + 1];
-  (void)snprintf(label, sizeof label, "%s:%ld", host, (long)getpid());
+  (void)snprintf(label, ML_LABEL_MAX + 1, "%s:%ld", host, (long)getpid());
   for (char *c = label; *c != '\0'; c++)
     if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
-  return strdup(label);
+}
+
+static struct ml_store_options store_options(const struct ml_client *client) {
+  return (struct ml_store_options){.servers = &client->servers,
+                                   .timeout = client->timeout,
+                                   .proxy = client->proxy,
+                                   .username = client->username,
+                                   .password = client->password};
 }
 
 static struct ml_store *open_store(const struct ml_client *client, struct ml_error *error) {
-  const struct ml_store_options options = {.servers = &client->servers,
-                                           .timeout = client->timeout,
-                                           .proxy = client->proxy,
-                                           .username = client->username,
-                                           .password = client->password};
+  const struct ml_store_options options = store_options(client);
   return ml_store_open(&options, error);
+}
+
+static void close_pipe(struct ml_client *client) {
+  for (int i = 0; i < 2; i++) {
+    if (client->pipe[i] >= 0) (void)close(client->pipe[i]);
+    client->pipe[i] = -1;
+  }
 }
 
 static void unref(struct ml_client *client) {
@@ -147,6 +163,7 @@ static void unref(struct ml_client *client) {
     client->doubts = next;
   }
   ml_store_close(client->store);
+  close_pipe(client);
   free(client->label);
   free(client->prefix);
   free(client->identity);
@@ -165,6 +182,7 @@ struct ml_client *ml_client_open(const struct ml_client_options *options, struct
     return NULL;
   }
   client->references = 1;
+  client->pipe[0] = client->pipe[1] = -1;
   client->generation = ml_process_generation();
   client->servers = options->servers;
   client->ttl = options->ttl;
@@ -172,7 +190,8 @@ struct ml_client *ml_client_open(const struct ml_client_options *options, struct
   client->retry_min = options->retry_min;
   client->retry_max = options->retry_max;
   client->proxy = options->proxy;
-  client->label = options->label != NULL ? strdup(options->label) : default_label();
+  client->labelled = options->label != NULL;
+  client->label = client->labelled ? strdup(options->label) : malloc(ML_LABEL_MAX + 1);
   const char *prefix = options->prefix != NULL ? options->prefix : ML_DEFAULT_PREFIX;
   if (client->label == NULL || !copy(&client->prefix, prefix) ||
       !copy(&client->identity, options->identity) || !copy(&client->username, options->username) ||
@@ -181,6 +200,7 @@ struct ml_client *ml_client_open(const struct ml_client_options *options, struct
     unref(client);
     return NULL;
   }
+  if (!client->labelled) write_default_label(client->label);
   client->store = open_store(client, error);
   if (client->store == NULL) {
     unref(client);
@@ -213,30 +233,39 @@ static void forget_doubt(struct ml_client *client, struct doubt **at) {
   client->doubt_count--;
 }
 
-/* Takes note of a lock's writes that may still arrive. Without memory for a note they end with their
- * ttl, like those of a program that was killed. */
+static void forget_oldest_doubt(struct ml_client *client) {
+  struct doubt **at = &client->doubts;
+  if (*at == NULL) return;
+  while ((*at)->next != NULL) at = &(*at)->next;
+  forget_doubt(client, at);
+}
+
+/* Takes note of a lock's writes that may still arrive. Without memory for a note they end with
+ * their ttl, like those of a program that was killed. */
 static void note_doubt(struct ml_client *client, struct ml_lock *lock) {
   if (!lock->in_doubt) return;
   lock->in_doubt = false;
   struct doubt *doubt = client->doubts;
   while (doubt != NULL && (doubt->lock != lock || strcmp(doubt->id, lock->id) != 0))
     doubt = doubt->next;
-  if (doubt == NULL) {
-    if (client->doubt_count == DOUBTS_MAX) {
-      struct doubt **oldest = &client->doubts;
-      while ((*oldest)->next != NULL) oldest = &(*oldest)->next;
-      forget_doubt(client, oldest);
-    }
-    doubt = calloc(1, sizeof *doubt);
+  bool known = doubt != NULL;
+  if (!known) {
+    if (client->doubt_count == DOUBTS_MAX) forget_oldest_doubt(client);
+    size_t text = ML_KEY_TEXT_FOR(lock->key.length);
+    doubt = calloc(1, sizeof *doubt + text);
     if (doubt == NULL) return;
     doubt->key = lock->key;
+    doubt->key.text = memcpy(doubt + 1, lock->key.text, text);
     memcpy(doubt->id, lock->id, sizeof doubt->id);
     doubt->lock = lock;
     doubt->next = client->doubts;
     client->doubts = doubt;
     client->doubt_count++;
   }
-  doubt->writes = ml_lock_writes(lock);
+  struct ml_writes writes = ml_lock_writes(lock);
+  if (!known) doubt->writes.first = writes.first; /* else older writes are still in doubt, too */
+  doubt->writes.last = writes.last;
+  doubt->sent = known ? (struct ml_version){0, 0} : lock->sent;
   if (lock->ttl > doubt->life) doubt->life = lock->ttl;
   doubt->until = 0;
 }
@@ -253,7 +282,7 @@ static bool sweep(struct ml_client *client, const struct ml_key *key, const char
          ml_lock_sweep(client->store, key, id, writes, &ignored) != ML_ANSWER_NONE;
 }
 
-/* After an operation that this server answered: looks for records in doubt there. */
+/* Looks for records in doubt on a server, in what is left of an operation. */
 static void settle(struct ml_client *client, size_t server) {
   if (client->doubts == NULL) return;
   int64_t now = ml_clock_now();
@@ -261,9 +290,8 @@ static void settle(struct ml_client *client, size_t server) {
   for (struct doubt **at = &client->doubts; *at != NULL && looks < LOOKS_AT_ONCE;) {
     struct doubt *doubt = *at;
     bool here = doubt->key.server == server;
-    if (here && doubt->until == 0)
-      doubt->until = ml_clock_after(now, doubt->life + LIFE_IN_SOCKET);
-    if (here && now > doubt->until) {
+    bool over = doubt->until != 0 && now > doubt->until;
+    if (here && (over || ml_store_covered(client->store, &doubt->key, doubt->sent))) {
       forget_doubt(client, at);
       continue;
     }
@@ -272,6 +300,7 @@ static void settle(struct ml_client *client, size_t server) {
     doubt->look_at = ml_clock_after(now, LOOK_EVERY);
     looks++;
     if (!sweep(client, &doubt->key, doubt->id, doubt->writes)) return;
+    if (doubt->until == 0) doubt->until = ml_clock_after(now, doubt->life + LIFE_IN_SOCKET);
   }
 }
 
@@ -280,11 +309,19 @@ static void settle(struct ml_client *client, size_t server) {
 /* The child of a fork starts anew; see client.h. */
 static void become_child(struct ml_client *client) {
   client->generation = ml_process_generation();
-  client->earlier_round_trips += ml_store_round_trips(client->store);
+  if (client->store != NULL) client->earlier_round_trips += ml_store_round_trips(client->store);
   ml_store_abandon(client->store);
   client->store = NULL;
-  for (struct ml_lock *lock = client->locks; lock != NULL; lock = lock->next)
+  if (client->keeper != NULL) ml_keeper_abandon(client->keeper);
+  client->keeper = NULL;
+  close_pipe(client);
+  if (!client->labelled) write_default_label(client->label);
+  for (struct ml_lock *lock = client->locks; lock != NULL; lock = lock->next) {
+    bool inherited = lock->owned || lock->inherited;
+    lock->kept = NULL;
     ml_lock_disown(lock);
+    lock->inherited = inherited;
+  }
   while (client->doubts != NULL) forget_doubt(client, &client->doubts);
 }
 
@@ -302,33 +339,43 @@ static enum ml_status attend(struct ml_client *client, struct ml_error *error) {
 
 static enum ml_status enter(struct ml_client *client, struct ml_error *error) {
   enum ml_status status = attend(client, error);
-  if (status == ML_OK) ml_store_begin(client->store);
-  return status;
+  if (status != ML_OK) return status;
+  ml_store_begin(client->store);
+  client->trips_before = ml_store_round_trips(client->store);
+  client->heard = false;
+  return ML_OK;
 }
 
 static bool answered(enum ml_status status) {
   return status == ML_OK || status == ML_HELD || status == ML_LOST || status == ML_NOT_HELD;
 }
 
+/* Records in doubt are looked for only where the server has just answered: many answers of ours are
+ * local, and a server that is down would make them wait. */
 static enum ml_status leave(struct ml_client *client, const struct ml_key *key,
                             enum ml_status status) {
+  if (ml_store_round_trips(client->store) != client->trips_before) client->heard = true;
   if (status == ML_LOST) client->stats.lost++;
-  if (answered(status))
-    settle(client, key->server);
-  else
+  if (!answered(status))
     client->stats.errors++;
+  else if (client->heard)
+    settle(client, key->server);
   return status;
 }
 
 /* Locks. */
 
-enum ml_status ml_client_add(struct ml_client *client, struct ml_lock *lock, const char *name,
-                             size_t length, int64_t ttl, const char *identity,
+size_t ml_client_key_text(const struct ml_client *client, size_t length) {
+  return ML_KEY_TEXT_FOR(strlen(client->prefix) + length);
+}
+
+enum ml_status ml_client_add(struct ml_client *client, struct ml_lock *lock, char *text,
+                             const char *name, size_t length, int64_t ttl, const char *identity,
                              struct ml_error *error) {
   enum ml_status status = attend(client, error);
   if (status != ML_OK) return status;
   *lock = (struct ml_lock){.client = client, .label = client->label};
-  ml_store_place(client->store, &lock->key, client->prefix, name, length);
+  ml_store_place(client->store, &lock->key, text, client->prefix, name, length);
   lock->name = lock->key.text + 1 + strlen(client->prefix);
   lock->ttl = ttl != 0 ? ttl : client->ttl;
   if (identity == NULL) identity = client->identity;
@@ -344,16 +391,106 @@ enum ml_status ml_client_add(struct ml_client *client, struct ml_lock *lock, con
   return ML_OK;
 }
 
+/* The keeper. */
+
+void ml_client_auto_refresh(struct ml_lock *lock, int64_t max_hold) {
+  lock->auto_refresh = true;
+  lock->max_hold = max_hold;
+}
+
+/* Hands a lock that was just acquired to the keeper; without one it is not to be held. */
+static enum ml_status keep(struct ml_client *client, struct ml_lock *lock, struct ml_error *error) {
+  if (client->keeper == NULL) {
+    const struct ml_store_options options = store_options(client);
+    client->keeper = ml_keeper_start(&options, client->pipe[1], error);
+  }
+  if (client->keeper != NULL) {
+    lock->kept = ml_keeper_add(client->keeper, lock, lock->max_hold);
+    if (lock->kept != NULL) return ML_OK;
+    (void)ml_fail(error, ML_REFUSED, "lock \"%s\": not enough memory to renew it in the background",
+                  lock->name);
+  }
+  struct ml_error ignored;
+  (void)ml_lock_release(lock, client->store, &ignored);
+  return error->status;
+}
+
+/* Is the lock the program's to write, if need be again? */
+static bool is_ours(struct ml_client *client, struct ml_lock *lock) {
+  if (lock->kept == NULL) return true;
+  if (!ml_keeper_take_back(client->keeper, lock->kept, lock)) return false;
+  lock->kept = NULL;
+  return true;
+}
+
+/* The keeper's part in this acquisition is over. */
+static void end_keeping(struct ml_client *client, struct ml_lock *lock, bool lost) {
+  bool left = ml_keeper_end(client->keeper, lock->kept);
+  lock->kept = NULL;
+  ml_lock_forget(lock, lost);
+  lock->unsettled = left;
+}
+
+/* Before an object acquires again: whatever the keeper still does for its last acquisition must be
+ * over, so that one writer is at work at a time. */
+static enum ml_status settle_keeping(struct ml_client *client, struct ml_lock *lock,
+                                     struct ml_error *error) {
+  if (is_ours(client, lock)) return ML_OK;
+  if (!ml_keeper_settle(client->keeper, lock->kept))
+    return ml_fail(error, ML_TIMEOUT, "lock \"%s\": its last release is still under way",
+                   lock->name);
+  end_keeping(client, lock, false);
+  return ML_OK;
+}
+
+static enum ml_status ask_keeper(struct ml_client *client, struct ml_lock *lock, enum ml_wish wish,
+                                 int64_t ttl, struct ml_error *error) {
+  enum ml_status status = ml_keeper_ask(client->keeper, lock->kept, wish, ttl, error);
+  client->heard = status == ML_OK;
+  if (status == ML_LOST) end_keeping(client, lock, true);
+  return status;
+}
+
+int ml_client_fd(struct ml_client *client, struct ml_error *error) {
+  if (attend(client, error) != ML_OK) return -1;
+  if (client->pipe[0] >= 0) return client->pipe[0];
+  if (pipe(client->pipe) != 0) {
+    client->pipe[0] = client->pipe[1] = -1;
+    (void)ml_fail(error, ML_REFUSED, "no descriptor to be had for notices of loss");
+    return -1;
+  }
+  for (int i = 0; i < 2; i++) {
+    (void)fcntl(client->pipe[i], F_SETFD, FD_CLOEXEC);
+    (void)fcntl(client->pipe[i], F_SETFL, O_NONBLOCK);
+  }
+  if (client->keeper != NULL) ml_keeper_notify(client->keeper, client->pipe[1]);
+  return client->pipe[0];
+}
+
+const struct ml_lock *ml_client_next_lost(struct ml_client *client, char *message, size_t size) {
+  if (client->closed || is_child(client) || client->keeper == NULL) return NULL;
+  return ml_keeper_next_lost(client->keeper, client->pipe[0], message, size);
+}
+
+/* Operations. */
+
 void ml_client_drop(struct ml_lock *lock, uint64_t tenure) {
   struct ml_client *client = lock->client;
   if (lock->tenure != tenure || client->closed || is_child(client)) return;
-  ml_lock_drop(lock, client->store);
-  note_doubt(client, lock);
+  if (is_ours(client, lock)) {
+    ml_lock_drop(lock, client->store);
+    note_doubt(client, lock);
+    return;
+  }
+  ml_keeper_drop(client->keeper, lock->kept);
+  lock->kept = NULL;
+  ml_lock_forget(lock, false);
 }
 
 void ml_client_remove(struct ml_lock *lock) {
   struct ml_client *client = lock->client;
   ml_client_drop(lock, lock->tenure);
+  if (client->keeper != NULL && !is_child(client)) ml_keeper_forget(client->keeper, lock);
   for (struct doubt *doubt = client->doubts; doubt != NULL; doubt = doubt->next)
     if (doubt->lock == lock) doubt->lock = NULL;
   if (lock->previous != NULL)
@@ -370,8 +507,11 @@ enum ml_status ml_client_acquire(struct ml_lock *lock, struct ml_error *error) {
   enum ml_status status = enter(client, error);
   if (status != ML_OK) return status;
   client->stats.attempts++;
-  status = ml_lock_acquire(lock, client->store, error);
+  if (lock->kept != NULL && !ml_client_held(lock, NULL))
+    status = settle_keeping(client, lock, error);
+  if (status == ML_OK) status = ml_lock_acquire(lock, client->store, error);
   note_doubt(client, lock);
+  if (status == ML_OK && lock->auto_refresh) status = keep(client, lock, error);
   if (status == ML_OK) client->stats.acquired++;
   if (status == ML_HELD) client->stats.contended++;
   return leave(client, &lock->key, status);
@@ -380,7 +520,7 @@ enum ml_status ml_client_acquire(struct ml_lock *lock, struct ml_error *error) {
 /* What another attempt cannot change. */
 static bool is_final(const struct ml_lock *lock, enum ml_status status) {
   return status == ML_OK || status == ML_UNSUPPORTED || status == ML_CLOSED ||
-         ml_lock_held(lock, NULL);
+         ml_client_held(lock, NULL);
 }
 
 static int64_t bounded(const struct ml_client *client, int64_t pause, int64_t left) {
@@ -420,16 +560,35 @@ enum ml_status ml_client_refresh(struct ml_lock *lock, int64_t ttl, struct ml_er
   struct ml_client *client = lock->client;
   enum ml_status status = enter(client, error);
   if (status != ML_OK) return status;
-  status = ml_lock_refresh(lock, client->store, ttl != 0 ? ttl : lock->ttl, error);
+  if (ttl == 0) ttl = lock->ttl;
+  if (lock->kept != NULL && lock->owned)
+    status = ask_keeper(client, lock, ML_WISH_REFRESH, ttl, error);
+  else
+    status = ml_lock_refresh(lock, client->store, ttl, error);
   if (status == ML_OK) client->stats.refreshed++;
   return leave(client, &lock->key, status);
+}
+
+/* A lock that the keeper writes is released by it; held() is false before it is asked. */
+static enum ml_status release_by_keeper(struct ml_client *client, struct ml_lock *lock,
+                                        struct ml_error *error) {
+  if (lock->owned) ml_courtesy_released(&lock->courtesy, ml_clock_now());
+  atomic_store(&lock->deadline, 0);
+  lock->owned = false;
+  lock->giving_up = true;
+  enum ml_status status = ask_keeper(client, lock, ML_WISH_RELEASE, 0, error);
+  if (status == ML_OK) end_keeping(client, lock, false);
+  return status;
 }
 
 enum ml_status ml_client_release(struct ml_lock *lock, struct ml_error *error) {
   struct ml_client *client = lock->client;
   enum ml_status status = enter(client, error);
   if (status != ML_OK) return status;
-  status = ml_lock_release(lock, client->store, error);
+  if (is_ours(client, lock))
+    status = ml_lock_release(lock, client->store, error);
+  else
+    status = release_by_keeper(client, lock, error);
   if (lock->giving_up) lock->in_doubt = true;
   note_doubt(client, lock);
   if (status == ML_OK) client->stats.released++;
@@ -440,61 +599,95 @@ enum ml_status ml_client_verify(struct ml_lock *lock, struct ml_error *error) {
   struct ml_client *client = lock->client;
   enum ml_status status = enter(client, error);
   if (status != ML_OK) return status;
-  return leave(client, &lock->key, ml_lock_verify(lock, client->store, error));
+  if (lock->kept != NULL && lock->owned)
+    status = ask_keeper(client, lock, ML_WISH_VERIFY, 0, error);
+  else
+    status = ml_lock_verify(lock, client->store, error);
+  return leave(client, &lock->key, status);
 }
 
 bool ml_client_held(const struct ml_lock *lock, int64_t *left) {
-  if (lock->client == NULL || is_child(lock->client)) {
-    if (left != NULL) *left = 0;
-    return false;
-  }
-  return ml_lock_held(lock, left);
+  if (left != NULL) *left = 0;
+  if (lock->client == NULL || is_child(lock->client)) return false;
+  if (lock->kept == NULL) return ml_lock_held(lock, left);
+  return ml_lock_held(lock, NULL) && ml_kept_held(lock->kept, left);
 }
 
 /* Closing. */
 
-/* Every release leaves at once, without reply; one read per connection then waits until they are all
- * done. What cannot go that way is released singly in the time that is left. */
+/* Every release leaves at once, without reply; one read per connection then waits until they are
+ * all done. What cannot go that way is released singly in the time that is left. */
 static bool release_all(struct ml_client *client) {
-  struct ml_error ignored;
-  for (struct ml_lock *lock = client->locks; lock != NULL; lock = lock->next) {
-    if (ml_lock_held(lock, NULL)) client->stats.released++;
-    ml_lock_drop(lock, client->store);
+  bool all = true;
+  struct ml_lock *next = client->locks;
+  while (next != NULL) {
+    struct ml_lock *locks[ML_GIVE_UP_MAX];
+    size_t count = 0;
+    for (; next != NULL && count < ML_GIVE_UP_MAX; next = next->next) {
+      if (ml_lock_held(next, NULL)) client->stats.released++;
+      locks[count++] = next;
+    }
+    all = ml_lock_give_up(locks, count, client->store) && all;
   }
-  bool all = ml_store_flush(client->store, &ignored) == ML_OK;
-  for (struct ml_lock *lock = client->locks; lock != NULL; lock = lock->next)
-    if (lock->in_doubt)
-      all = sweep(client, &lock->key, lock->id, ml_lock_writes(lock)) && all;
   for (struct doubt *doubt = client->doubts; doubt != NULL; doubt = doubt->next)
     all = sweep(client, &doubt->key, doubt->id, doubt->writes) && all;
   return all;
+}
+
+/* Lets go of the keeper: it gives up, by the deadline, what it writes, and the program takes back
+ * the rest. NULL when there is none to wait for. */
+static struct ml_keeper *part_with_keeper(struct ml_client *client, int64_t deadline) {
+  struct ml_keeper *keeper = client->keeper;
+  if (keeper == NULL) return NULL;
+  for (struct ml_lock *lock = client->locks; lock != NULL; lock = lock->next) {
+    if (is_ours(client, lock)) continue;
+    if (ml_client_held(lock, NULL)) client->stats.released++;
+    ml_keeper_forget(keeper, lock);
+    lock->kept = NULL;
+    ml_lock_forget(lock, false);
+  }
+  ml_keeper_stop(keeper, deadline);
+  client->keeper = NULL;
+  return keeper;
+}
+
+static bool join(struct ml_client *client, struct ml_keeper *keeper) {
+  return keeper == NULL || ml_keeper_join(keeper, &client->stats.keeper);
+}
+
+static void shut(struct ml_client *client) {
+  if (client->store != NULL) client->earlier_round_trips += ml_store_round_trips(client->store);
+  ml_store_close(client->store);
+  client->store = NULL;
+  client->closed = true;
+  close_pipe(client);
+  for (struct ml_lock *lock = client->locks; lock != NULL; lock = lock->next) ml_lock_disown(lock);
 }
 
 bool ml_client_close(struct ml_client *client) {
   struct ml_error ignored;
   if (client->closed) return true;
   bool all = true;
-  if (is_child(client))
-    become_child(client);
-  else if (client->store != NULL && enter(client, &ignored) == ML_OK)
+  if (is_child(client)) become_child(client);
+  if (client->store != NULL && enter(client, &ignored) == ML_OK) {
+    struct ml_keeper *keeper =
+        part_with_keeper(client, ml_clock_after(ml_clock_now(), client->timeout));
     all = release_all(client);
-  if (client->store != NULL) client->earlier_round_trips += ml_store_round_trips(client->store);
-  ml_store_close(client->store);
-  client->store = NULL;
-  client->closed = true;
-  for (struct ml_lock *lock = client->locks; lock != NULL; lock = lock->next)
-    ml_lock_disown(lock);
+    all = join(client, keeper) && all;
+  }
+  shut(client);
   return all;
 }
 
 void ml_client_abandon(struct ml_client *client) {
   if (is_child(client)) become_child(client);
+  struct ml_keeper *keeper =
+      part_with_keeper(client, ml_clock_after(ml_clock_now(), client->timeout));
   if (client->store != NULL)
     for (struct ml_lock *lock = client->locks; lock != NULL; lock = lock->next)
       ml_lock_drop(lock, client->store);
-  ml_store_close(client->store);
-  client->store = NULL;
-  client->closed = true;
+  (void)join(client, keeper);
+  shut(client);
   unref(client);
 }
 
@@ -505,8 +698,10 @@ enum ml_status ml_client_holder(struct ml_client *client, const char *name, size
   enum ml_status status = enter(client, error);
   if (status != ML_OK) return status;
   struct ml_key key;
-  ml_store_place(client->store, &key, client->prefix, name, length);
+  char text[ML_KEY_TEXT];
+  ml_store_place(client->store, &key, text, client->prefix, name, length);
   struct ml_error inner;
+  settle(client, key.server); /* before: what is shown is the store's until its next call */
   status = ml_lock_look(client->store, &key, holder, &inner);
   if (status != ML_OK) {
     client->stats.errors++;
@@ -526,7 +721,8 @@ enum ml_status ml_client_break(struct ml_client *client, const char *name, size_
   enum ml_status status = enter(client, error);
   if (status != ML_OK) return status;
   struct ml_key key;
-  ml_store_place(client->store, &key, client->prefix, name, length);
+  char text[ML_KEY_TEXT];
+  ml_store_place(client->store, &key, text, client->prefix, name, length);
   struct ml_error inner;
   status = ml_lock_break(client->store, &key, value, value_length, &inner);
   if (status != ML_OK) (void)ml_fail(error, status, "lock \"%s\": %s", name, inner.message);
@@ -541,7 +737,8 @@ enum ml_status ml_client_get(struct ml_client *client, const char *key, size_t l
   if (status != ML_OK) return status;
   struct ml_view view;
   struct ml_error inner;
-  ml_store_place(client->store, &value->key, "", key, length);
+  ml_store_place(client->store, &value->key, value->text, "", key, length);
+  settle(client, value->key.server);
   status = ml_item_read(client->store, &value->key, &view, &inner);
   if (status != ML_OK) {
     client->stats.errors++;
@@ -588,6 +785,8 @@ enum ml_status ml_client_put(struct ml_client *client, const struct ml_value *wa
 
 void ml_client_stats(const struct ml_client *client, struct ml_stats *stats) {
   *stats = client->stats;
-  stats->round_trips = client->earlier_round_trips;
+  /* A child may have been made while the keeper had its mutex, which then is locked for ever. */
+  if (client->keeper != NULL && !is_child(client)) ml_keeper_stats(client->keeper, &stats->keeper);
+  stats->round_trips = client->earlier_round_trips + stats->keeper.round_trips;
   if (client->store != NULL) stats->round_trips += ml_store_round_trips(client->store);
 }

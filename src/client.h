@@ -1,23 +1,26 @@
 /*
- * The client: what a program opens. It has the options, the store, the list of its locks, the records
- * that are in doubt, and the counters. For Lua and for the command alike.
+ * The client: what a program opens. It has the options, the store, the list of its locks, the
+ * records that are in doubt, and the counters. For Lua and for the command alike.
  *
  * Ownership. ml_client_open gives one reference to its caller; each lock holds another. The memory
  * goes with the last reference, so that it does not matter in which order a collector finalises
- * clients and locks. A lock's memory is its creator's: between ml_client_add and ml_client_remove it
- * must not move.
+ * clients and locks. A lock's memory is its creator's: between ml_client_add and ml_client_remove
+ * it must not move.
  *
- * Threads. A client and its locks belong to one thread at a time, ml_client_held excepted.
+ * Threads. A client and its locks belong to one thread at a time, ml_client_held excepted. A lock
+ * with `auto_refresh` is renewed by a thread of the client's own (keeper.h), which starts with the
+ * first one that is acquired.
  *
- * Blocking. Each operation blocks for one `timeout` at most. ml_client_close gives up all locks within
- * one `timeout` in all; ml_client_remove and ml_client_abandon never block.
+ * Blocking. Each operation blocks for one `timeout` at most. ml_client_close gives up all locks
+ * within one `timeout` in all, and so does ml_client_abandon where there is a keeper; else it and
+ * ml_client_remove never block.
  *
- * Forks. In a child, a client works on new connections, and its copies of locks are not held: nothing
- * of what the parent has is touched.
+ * Forks. In a child, a client works on new connections, and its copies of locks are not held:
+ * nothing of what the parent has is touched.
  *
- * Doubt. After a timeout a write may still take effect on the server. The client remembers the id of
- * such a write until the server has been answering again for as long as the record could live, looks
- * for it with its next operations on that server, and removes it when it meets it.
+ * Doubt. After a timeout a write may still take effect on the server. The client remembers the id
+ * of such a write until the server has been answering again for as long as the record could live,
+ * looks for it with its next operations on that server, and removes it when it meets it.
  */
 #ifndef ML_CLIENT_H
 #define ML_CLIENT_H
@@ -27,6 +30,7 @@
 #include <stdint.h>
 
 #include "address.h"
+#include "keeper.h"
 #include "lock.h"
 #include "status.h"
 
@@ -60,6 +64,7 @@ struct ml_stats {
   uint64_t errors; /* operations that ended in timeout, unreachable, refused or unsupported */
   uint64_t round_trips;
   int64_t waited; /* nanoseconds in pauses between attempts */
+  struct ml_keeper_stats keeper;
 };
 
 /* Defaults for everything but the servers, of which there are none. */
@@ -88,11 +93,25 @@ bool ml_client_close(struct ml_client *client);
 /* The same without waiting for anything, and gives back the opener's reference. For finalizers. */
 void ml_client_abandon(struct ml_client *client);
 
-/* Makes *lock a lock of this client on a name that was checked; no network. `ttl` 0: the client's;
+/* Makes *lock a lock of this client on a name that was checked; no network. `text` is memory for
+ * its keys, ml_client_key_text() bytes that live as long as the lock. `ttl` 0: the client's;
  * `identity` NULL: the client's. ML_OK; else *lock is untouched: ML_CLOSED, or no memory. */
-enum ml_status ml_client_add(struct ml_client *client, struct ml_lock *lock, const char *name,
-                             size_t length, int64_t ttl, const char *identity,
+size_t ml_client_key_text(const struct ml_client *client, size_t length);
+enum ml_status ml_client_add(struct ml_client *client, struct ml_lock *lock, char *text,
+                             const char *name, size_t length, int64_t ttl, const char *identity,
                              struct ml_error *error);
+
+/* Has the lock renewed in the background, from its next acquisition on, for `max_hold` nanoseconds
+ * of each (ML_FOREVER: as long as it is held). */
+void ml_client_auto_refresh(struct ml_lock *lock, int64_t max_hold);
+
+/* A descriptor that becomes readable when a lock is lost in the background; the client's, to be
+ * watched and not to be read. -1 with an error when there is none to be had. */
+int ml_client_fd(struct ml_client *client, struct ml_error *error);
+
+/* The next lock that was lost in the background and not yet told here, with a message; NULL: none,
+ * and the descriptor is not readable any more. */
+const struct ml_lock *ml_client_next_lost(struct ml_client *client, char *message, size_t size);
 
 /* Ends a lock: gives it up if held, without waiting for anything, and lets go of its client. */
 void ml_client_remove(struct ml_lock *lock);
@@ -101,9 +120,9 @@ void ml_client_remove(struct ml_lock *lock);
  * ML_CLOSED. `ttl` 0 is the lock's own. */
 enum ml_status ml_client_acquire(struct ml_lock *lock, struct ml_error *error);
 
-/* A wait for a lock, one step at a time, so that the host sleeps as it likes. Start with `span` set and
- * the rest 0. While *pause is not 0, the caller is to sleep that long and to call again. Else it is
- * over: the outcome of the last attempt, made at once, after a pause, or at the deadline. */
+/* A wait for a lock, one step at a time, so that the host sleeps as it likes. Start with `span` set
+ * and the rest 0. While *pause is not 0, the caller is to sleep that long and to call again. Else
+ * it is over: the outcome of the last attempt, made at once, after a pause, or at the deadline. */
 struct ml_wait {
   int64_t span; /* nanoseconds; 0: one attempt; ML_FOREVER */
   int64_t deadline;
@@ -128,7 +147,8 @@ enum ml_status ml_client_break(struct ml_client *client, const char *name, size_
 
 /* Any key, for read-modify-write: what stood there, at which version. */
 struct ml_value {
-  struct ml_key key;
+  struct ml_key key; /* points into `text`: do not copy the struct */
+  char text[ML_KEY_TEXT];
   struct ml_version version;
   bool present;
   const char *value; /* lasts until the client's next operation */

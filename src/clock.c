@@ -37,6 +37,7 @@ bool ml_clock_sleep(int64_t span) {
   const int64_t longest = INT64_C(365) * 86400 * ML_SECOND;
   if (span <= 0) return true;
   if (span > longest) span = longest;
-  struct timespec request = {.tv_sec = (time_t)(span / ML_SECOND), .tv_nsec = (long)(span % ML_SECOND)};
+  struct timespec request = {.tv_sec = (time_t)(span / ML_SECOND),
+                             .tv_nsec = (long)(span % ML_SECOND)};
   return nanosleep(&request, NULL) == 0;
 }

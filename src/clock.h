@@ -4,8 +4,8 @@
  * Leases are measured on a clock that counts suspended time (CLOCK_BOOTTIME on Linux), so that a
  * machine that slept through its lease wakes up without it. A point in time is an int64_t of
  * nanoseconds on that clock; it means nothing outside this boot of this machine. Spans are
- * nanoseconds too, or seconds as double where people gave them. All functions may be called from any
- * thread; only ml_clock_sleep blocks.
+ * nanoseconds too, or seconds as double where people gave them. All functions may be called from
+ * any thread; only ml_clock_sleep blocks.
  */
 #ifndef ML_CLOCK_H
 #define ML_CLOCK_H

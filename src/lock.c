@@ -97,8 +97,8 @@ static int64_t rounded_ms(int64_t ttl) {
 
 /* The next write of this lock, with a seq of its own; its text goes to `text`. */
 static struct ml_write next_write(struct ml_lock *lock, int64_t ttl, char text[ML_RECORD_MAX]) {
-  struct ml_record record = {
-      .seq = ++lock->seq, .since = lock->since, .ttl_ms = rounded_ms(ttl)};
+  if (ttl < lock->lasting) ttl = lock->lasting;
+  struct ml_record record = {.seq = ++lock->seq, .since = lock->since, .ttl_ms = rounded_ms(ttl)};
   memcpy(record.id, lock->id, sizeof record.id);
   (void)snprintf(record.label, sizeof record.label, "%s", lock->label);
   return (struct ml_write){.value = text,
@@ -112,6 +112,14 @@ static uint64_t hash(const char *text, size_t length) {
   for (size_t i = 0; i < length; i++)
     value = (value ^ (unsigned char)text[i]) * UINT64_C(1099511628211);
   return value | 1;
+}
+
+/* Who shares an identity may ask for a shorter lease than the other object that has it; the record
+ * then lives as long as the longer one, which relies on it. */
+static void mind_the_other(struct ml_lock *lock, const struct ml_record *record) {
+  if (!lock->named || among(ml_lock_writes(lock), record->seq)) return;
+  int64_t ttl = record->ttl_ms * ML_MILLISECOND;
+  if (record->ttl_ms <= ML_TTL_MAX * INT64_C(1000) && ttl > lock->lasting) lock->lasting = ttl;
 }
 
 static enum ml_status held_by(const struct ml_lock *lock, const struct ml_store *store,
@@ -149,8 +157,8 @@ static bool is_target(const struct target *target, const struct ml_view *view) {
   return whose(target->id, view, NULL, &record) == OURS && among(target->writes, record.seq);
 }
 
-/* Read, compare, compare-and-swap to an expired value; and again while the record changes under us or
- * the first connection turns out to be dead. */
+/* Read, compare, compare-and-swap to an expired value; and again while the record changes under us
+ * or the first connection turns out to be dead. */
 static struct removal remove_item(struct ml_store *store, const struct ml_key *key,
                                   const struct target *target, struct ml_error *error) {
   struct removal removal = {ML_ANSWER_NONE, false, 0};
@@ -175,9 +183,11 @@ static struct removal remove_item(struct ml_store *store, const struct ml_key *k
     }
     removal.answer = ml_store_write(store, key, &nothing, &view.version, error);
     if (removal.answer == ML_ANSWER_STORED) break;
-    if (removal.answer == ML_ANSWER_NONE) removal.unanswered = true;
+    if (removal.answer == ML_ANSWER_NONE)
+      removal.unanswered = true;
+    else
+      (void)keeps_changing(store, key, ML_TIMEOUT, error);
     removal.answer = ML_ANSWER_NONE;
-    (void)keeps_changing(store, key, ML_TIMEOUT, error);
   }
   return removal;
 }
@@ -191,8 +201,8 @@ enum ml_answer ml_lock_sweep(struct ml_store *store, const struct ml_key *key, c
 /* Acquire. */
 
 /* The flight that won. A lease that ended before its answer came is none. */
-static enum ml_status win(struct ml_lock *lock, struct ml_store *store,
-                          const struct ml_view *view, int64_t deadline, struct ml_error *error) {
+static enum ml_status win(struct ml_lock *lock, struct ml_store *store, const struct ml_view *view,
+                          int64_t deadline, struct ml_error *error) {
   if (ml_clock_now() >= deadline)
     return ml_fail(error, ML_TIMEOUT, "%s answered when the lease was over",
                    ml_store_server(store, &lock->key));
@@ -204,8 +214,8 @@ static enum ml_status win(struct ml_lock *lock, struct ml_store *store,
   return ML_OK;
 }
 
-/* Flies until it is known who has the lock. Sets lock->in_doubt when a write of ours may still happen
- * or be in place without our holding the lock. */
+/* Flies until it is known who has the lock. Sets lock->in_doubt when a write of ours may still
+ * happen or be in place without our holding the lock. */
 static enum ml_status take(struct ml_lock *lock, struct ml_store *store, struct ml_error *error) {
   struct ml_version version;
   const struct ml_version *at = NULL;
@@ -225,7 +235,8 @@ static enum ml_status take(struct ml_lock *lock, struct ml_store *store, struct 
     if (status != ML_OK) {
       if (view.sent) lock->in_doubt = true;
       odd++;
-      if (status == ML_UNREACHABLE && odd == 2) break;
+      /* What another flight would not change. */
+      if (view.fence_is_bad || (status == ML_UNREACHABLE && odd == 2)) break;
       continue;
     }
     struct ml_record record;
@@ -237,6 +248,7 @@ static enum ml_status take(struct ml_lock *lock, struct ml_store *store, struct 
     case OURS:
       status = ml_fail(error, ML_HELD, "the record of its own holder on %s keeps changing",
                        ml_store_server(store, &lock->key));
+      mind_the_other(lock, &record);
       version = view.version;
       at = &version;
       break;
@@ -247,6 +259,7 @@ static enum ml_status take(struct ml_lock *lock, struct ml_store *store, struct 
       at = &version;
       break;
     case NOBODYS:
+      lock->in_doubt = true; /* the write may be on its way on a connection that broke */
       status = ml_fail(error, ML_REFUSED, "%s does not keep what it is given",
                        ml_store_server(store, &lock->key));
       ml_store_drop(store, &lock->key);
@@ -254,8 +267,8 @@ static enum ml_status take(struct ml_lock *lock, struct ml_store *store, struct 
       break;
     case ANOTHERS:
       lock->sight.fence = view.fence;
-      lock->sight.holder = record.id[0] != '\0' ? hash(record.id, strlen(record.id))
-                                                : hash(view.value, view.length);
+      lock->sight.holder =
+          record.id[0] != '\0' ? hash(record.id, strlen(record.id)) : hash(view.value, view.length);
       return held_by(lock, store, &record, error);
     }
   }
@@ -267,7 +280,7 @@ enum ml_status ml_lock_acquire(struct ml_lock *lock, struct ml_store *store,
   if (ml_lock_held(lock, NULL))
     return ml_fail(error, ML_HELD, "lock \"%s\": this very object holds it already", lock->name);
   lock->unsettled = lock->unsettled || lock->owned; /* an ended lease left its record behind */
-  lock->owned = lock->lost = lock->giving_up = false;
+  lock->owned = lock->lost = lock->inherited = lock->giving_up = false;
   atomic_store(&lock->deadline, 0);
   if (!lock->named && !lock->unsettled && !ml_nonce(lock->id))
     return ml_fail(error, ML_REFUSED, "lock \"%s\": the system has no random numbers to give",
@@ -275,7 +288,9 @@ enum ml_status ml_lock_acquire(struct ml_lock *lock, struct ml_store *store,
   lock->tenure++;
   lock->since = ml_clock_unix_us() / 1000000;
   lock->in_doubt = false;
+  lock->sent = no_version;
   lock->sight = (struct ml_sight){0, 0};
+  lock->lasting = 0;
   if (!lock->unsettled) lock->first = lock->seq + 1;
 
   struct ml_error inner;
@@ -295,16 +310,16 @@ enum ml_status ml_lock_acquire(struct ml_lock *lock, struct ml_store *store,
 
 /* Loss. */
 
-static void forget(struct ml_lock *lock) {
+void ml_lock_forget(struct ml_lock *lock, bool lost) {
   lock->owned = lock->giving_up = lock->unsettled = false;
+  lock->lost = lost;
   lock->version = no_version;
   atomic_store(&lock->deadline, 0);
 }
 
 static enum ml_status lost_to(struct ml_lock *lock, const struct ml_store *store,
                               const struct ml_record *record, struct ml_error *error) {
-  forget(lock);
-  lock->lost = true;
+  ml_lock_forget(lock, true);
   const char *holder = record->label[0] != '\0' ? record->label : record->id;
   return ml_fail(error, ML_LOST, "lock \"%s\" was lost: %s has it now, on %s", lock->name,
                  holder[0] != '\0' ? holder : "another program",
@@ -313,28 +328,30 @@ static enum ml_status lost_to(struct ml_lock *lock, const struct ml_store *store
 
 static enum ml_status lost_record(struct ml_lock *lock, const struct ml_store *store,
                                   struct ml_error *error) {
-  forget(lock);
-  lock->lost = true;
+  ml_lock_forget(lock, true);
   return ml_fail(error, ML_LOST, "lock \"%s\" was lost: its record is gone from %s", lock->name,
                  ml_store_server(store, &lock->key));
 }
 
-/* The lease ended by the clock. Its record may live a little longer: it is removed where that can be
- * had, so that nobody waits for it. */
+/* The lease ended by the clock. Its record may live a little longer: it is removed where that can
+ * be had, so that nobody waits for it. */
 static enum ml_status lost_by_time(struct ml_lock *lock, struct ml_store *store,
                                    struct ml_error *error) {
   int64_t late = ml_clock_now() - atomic_load(&lock->deadline);
   struct ml_error ignored;
   bool removed =
       ml_lock_sweep(store, &lock->key, lock->id, ml_lock_writes(lock), &ignored) != ML_ANSWER_NONE;
-  forget(lock);
-  lock->lost = true;
+  ml_lock_forget(lock, true);
   lock->unsettled = !removed;
   return ml_fail(error, ML_LOST, "lock \"%s\" was lost: its lease ended %lld ms ago", lock->name,
                  (long long)(late / ML_MILLISECOND));
 }
 
 static enum ml_status not_held(const struct ml_lock *lock, struct ml_error *error) {
+  if (lock->inherited)
+    return ml_fail(error, ML_NOT_HELD,
+                   "lock \"%s\" was acquired by another process, from which this one was forked",
+                   lock->name);
   return ml_fail(error, ML_NOT_HELD, "lock \"%s\" is not held by this object", lock->name);
 }
 
@@ -343,12 +360,12 @@ static enum ml_status not_held(const struct ml_lock *lock, struct ml_error *erro
 enum standing { STANDS, GONE, TAKEN, UNKNOWN };
 
 /* Does our record stand, by this view, or by the server's own word where the view shows nothing? */
-static enum standing judge(struct ml_lock *lock, struct ml_store *store,
-                           const struct ml_view *view, struct ml_record *record,
-                           struct ml_error *error) {
+static enum standing judge(struct ml_lock *lock, struct ml_store *store, const struct ml_view *view,
+                           struct ml_record *record, struct ml_error *error) {
   switch (whose(lock->id, view, NULL, record)) {
-  case THIS_WRITE:
+  case THIS_WRITE: /* only where a write is named */
   case OURS:
+    mind_the_other(lock, record);
     lock->version = ml_store_is_proxy(store) ? no_version : view->version;
     return STANDS;
   case NOBODYS:
@@ -385,68 +402,99 @@ static enum ml_status look_at_own(struct ml_lock *lock, struct ml_store *store,
   return error->status;
 }
 
+void ml_lock_prepare(struct ml_lock *lock, int64_t ttl, struct ml_renewal *renewal) {
+  renewal->write = next_write(lock, ttl, renewal->text);
+  renewal->deadline = ml_clock_after(ml_clock_now(), ttl);
+  if (renewal->deadline < atomic_load(&lock->deadline))
+    atomic_store(&lock->deadline, renewal->deadline);
+}
+
+static void renewed(struct ml_lock *lock, const struct ml_renewal *renewal,
+                    struct ml_version version) {
+  lock->version = version;
+  atomic_store(&lock->deadline, renewal->deadline);
+}
+
+bool ml_lock_proven(struct ml_lock *lock, const struct ml_renewal *renewal,
+                    const struct ml_view *view) {
+  struct ml_record record;
+  if (whose(lock->id, view, &renewal->write, &record) != THIS_WRITE) return false;
+  renewed(lock, renewal, view->version);
+  return true;
+}
+
+bool ml_lock_found(struct ml_lock *lock, const struct ml_view *view) {
+  struct ml_record record;
+  if (whose(lock->id, view, NULL, &record) != OURS) return false;
+  lock->version = view->version;
+  return true;
+}
+
+/* A renewal that waits for its reply. Outcomes as renew(). */
+static enum ml_status renew_with_reply(struct ml_lock *lock, struct ml_store *store,
+                                       struct ml_version at, const struct ml_renewal *renewal,
+                                       struct ml_error *error) {
+  switch (ml_store_write(store, &lock->key, &renewal->write, &at, error)) {
+  case ML_ANSWER_STORED:
+    renewed(lock, renewal, no_version); /* the reply does not tell the new version */
+    return ML_OK;
+  case ML_ANSWER_EXISTS:
+    lock->version = no_version;
+    return keeps_changing(store, &lock->key, ML_CONFLICT, error);
+  case ML_ANSWER_ABSENT:
+    return lost_record(lock, store, error);
+  case ML_ANSWER_NONE:
+    break;
+  }
+  return error->status;
+}
+
+/* A renewal in one flight. Outcomes as renew(). */
+static enum ml_status renew_in_one_flight(struct ml_lock *lock, struct ml_store *store,
+                                          struct ml_version at, const struct ml_renewal *renewal,
+                                          struct ml_error *error) {
+  struct ml_view view;
+  enum ml_status status = ml_store_refresh(store, &lock->key, &renewal->write, at, &view, error);
+  if (status != ML_OK || ml_lock_proven(lock, renewal, &view)) return status;
+  struct ml_record record;
+  (void)keeps_changing(store, &lock->key, ML_CONFLICT, error);
+  switch (judge(lock, store, &view, &record, error)) {
+  case GONE:
+    return lost_record(lock, store, error);
+  case TAKEN:
+    return lost_to(lock, store, &record, error);
+  case STANDS:
+  case UNKNOWN:
+    break;
+  }
+  return error->status;
+}
+
 /* One renewal at version `at`. ML_OK; ML_LOST; ML_CONFLICT: another write of ours came between; or
  * why it is unknown. */
 static enum ml_status renew(struct ml_lock *lock, struct ml_store *store, struct ml_version at,
                             int64_t ttl, bool replies, struct ml_error *error) {
-  char text[ML_RECORD_MAX];
-  struct ml_write write = next_write(lock, ttl, text);
-  int64_t deadline = ml_clock_after(ml_clock_now(), ttl);
-  /* Whether or not we hear that this write landed, no later than its own deadline can be relied on. */
-  if (deadline < atomic_load(&lock->deadline)) atomic_store(&lock->deadline, deadline);
-
-  struct ml_version renewed = no_version;
-  if (replies) {
-    switch (ml_store_write(store, &lock->key, &write, &at, error)) {
-    case ML_ANSWER_STORED:
-      break;
-    case ML_ANSWER_EXISTS:
-      lock->version = no_version;
-      return keeps_changing(store, &lock->key, ML_CONFLICT, error);
-    case ML_ANSWER_ABSENT:
-      return lost_record(lock, store, error);
-    case ML_ANSWER_NONE:
-      return error->status;
-    }
-  } else {
-    struct ml_view view;
-    enum ml_status status = ml_store_refresh(store, &lock->key, &write, at, &view, error);
-    if (status != ML_OK) return status;
-    struct ml_record record;
-    if (whose(lock->id, &view, &write, &record) != THIS_WRITE) {
-      (void)keeps_changing(store, &lock->key, ML_CONFLICT, error);
-      switch (judge(lock, store, &view, &record, error)) {
-      case STANDS:
-        return ML_CONFLICT;
-      case GONE:
-        return lost_record(lock, store, error);
-      case TAKEN:
-        return lost_to(lock, store, &record, error);
-      case UNKNOWN:
-        return error->status;
-      }
-    }
-    renewed = view.version;
-  }
-  lock->version = renewed;
-  atomic_store(&lock->deadline, deadline);
-  if (ml_clock_now() >= deadline)
+  struct ml_renewal renewal;
+  ml_lock_prepare(lock, ttl, &renewal);
+  enum ml_status status =
+      (replies ? renew_with_reply : renew_in_one_flight)(lock, store, at, &renewal, error);
+  if (status == ML_OK && ml_clock_now() >= renewal.deadline)
     return ml_fail(error, ML_TIMEOUT, "%s answered when the lease was over",
                    ml_store_server(store, &lock->key));
-  return ML_OK;
+  return status;
 }
 
 enum ml_status ml_lock_refresh(struct ml_lock *lock, struct ml_store *store, int64_t ttl,
                                struct ml_error *error) {
   if (!lock->owned) return not_held(lock, error);
+  if (!ml_lock_held(lock, NULL)) return lost_by_time(lock, store, error);
   struct ml_error inner;
   enum ml_status status = ML_TIMEOUT;
   for (int odd = 0; odd < ODD_MAX; odd++) {
-    if (!ml_lock_held(lock, NULL)) return lost_by_time(lock, store, error);
-    if (odd > 0 && !ml_store_has_time(store)) break;
+    if (odd > 0 && !(ml_lock_held(lock, NULL) && ml_store_has_time(store))) break;
     struct ml_version at = lock->version;
-    status = ml_store_current(store, &lock->key, at) ? ML_OK
-                                                     : look_at_own(lock, store, &at, &inner);
+    status =
+        ml_store_current(store, &lock->key, at) ? ML_OK : look_at_own(lock, store, &at, &inner);
     if (status == ML_OK) {
       bool replies = ml_store_is_proxy(store) || odd == ODD_MAX - 1;
       status = renew(lock, store, at, ttl, replies, &inner);
@@ -465,10 +513,10 @@ enum ml_status ml_lock_refresh(struct ml_lock *lock, struct ml_store *store, int
 enum ml_status ml_lock_verify(struct ml_lock *lock, struct ml_store *store,
                               struct ml_error *error) {
   if (!lock->owned) return not_held(lock, error);
+  if (!ml_lock_held(lock, NULL)) return lost_by_time(lock, store, error);
   struct ml_error inner;
   enum ml_status status = ML_TIMEOUT;
   for (int odd = 0; odd < ODD_MAX; odd++) {
-    if (!ml_lock_held(lock, NULL)) return lost_by_time(lock, store, error);
     if (odd > 0 && !ml_store_has_time(store)) break;
     struct ml_version at;
     status = look_at_own(lock, store, &at, &inner);
@@ -483,6 +531,12 @@ enum ml_status ml_lock_verify(struct ml_lock *lock, struct ml_store *store,
 }
 
 /* Release. */
+
+/* Has the fence only been counted up since our token? A counter that was lost and seeded anew from
+ * the clock is millions away, unless both happened within moments. */
+static bool is_same_counter(uint64_t token, uint64_t fence) {
+  return fence >= token && fence - token <= ML_COUNTS_MAX;
+}
 
 /* With the connection that read it still up, one compare-and-swap does it. */
 static enum ml_answer release_at_once(struct ml_lock *lock, struct ml_store *store,
@@ -505,7 +559,7 @@ enum ml_status ml_lock_release(struct ml_lock *lock, struct ml_store *store,
   enum ml_answer answer = release_at_once(lock, store, &inner);
   lock->version = no_version;
   if (answer == ML_ANSWER_STORED) {
-    forget(lock);
+    ml_lock_forget(lock, false);
     return ML_OK;
   }
   if (answer == ML_ANSWER_ABSENT) return lost_record(lock, store, error);
@@ -518,7 +572,7 @@ enum ml_status ml_lock_release(struct ml_lock *lock, struct ml_store *store,
   }
   switch (removal.answer) {
   case ML_ANSWER_STORED:
-    forget(lock);
+    ml_lock_forget(lock, false);
     return ML_OK;
   case ML_ANSWER_NONE:
     lock->unsettled = true;
@@ -527,10 +581,10 @@ enum ml_status ml_lock_release(struct ml_lock *lock, struct ml_store *store,
   case ML_ANSWER_ABSENT:
     break;
   }
-  /* Ours is not there. Either a cas of ours removed it whose reply we missed, or the server lost it.
-   * A server that lost its data lost the fence as well. */
-  if ((unanswered || removal.unanswered) && removal.fence >= lock->token) {
-    forget(lock);
+  /* Ours is not there. Either a cas of ours removed it whose reply we missed, or the server lost
+   * it. A server that lost its data lost the fence as well. */
+  if ((unanswered || removal.unanswered) && is_same_counter(lock->token, removal.fence)) {
+    ml_lock_forget(lock, false);
     return ML_OK;
   }
   return lost_record(lock, store, error);
@@ -542,14 +596,32 @@ void ml_lock_drop(struct ml_lock *lock, struct ml_store *store) {
   if (!was_owned && !lock->giving_up && !lock->unsettled) return;
   bool sent = was_owned && ml_store_current(store, &lock->key, lock->version) &&
               ml_store_send(store, &lock->key, &nothing, lock->version);
-  if (!sent) lock->in_doubt = true;
-  forget(lock);
+  lock->sent = sent ? lock->version : no_version;
+  lock->in_doubt = true;
+  ml_lock_forget(lock, false);
+}
+
+bool ml_lock_give_up(struct ml_lock *const *locks, size_t count, struct ml_store *store) {
+  struct ml_error ignored;
+  for (size_t i = 0; i < count; i++) ml_lock_drop(locks[i], store);
+  bool all = ml_store_flush(store, &ignored) == ML_OK;
+  for (size_t i = 0; i < count; i++) {
+    struct ml_lock *lock = locks[i];
+    if (!lock->in_doubt) continue;
+    lock->in_doubt = false;
+    if (ml_store_covered(store, &lock->key, lock->sent)) continue;
+    if (!ml_store_has_time(store) ||
+        ml_lock_sweep(store, &lock->key, lock->id, ml_lock_writes(lock), &ignored) ==
+            ML_ANSWER_NONE)
+      all = false;
+  }
+  return all;
 }
 
 /* Names. */
 
-enum ml_status ml_item_read(struct ml_store *store, const struct ml_key *key,
-                            struct ml_view *view, struct ml_error *error) {
+enum ml_status ml_item_read(struct ml_store *store, const struct ml_key *key, struct ml_view *view,
+                            struct ml_error *error) {
   enum ml_status status = ML_TIMEOUT;
   for (int odd = 0; odd < ODD_MAX; odd++) {
     if (odd > 0 && !ml_store_has_time(store)) break;

@@ -1,15 +1,15 @@
 /*
  * The lock: a lease on a name, as a state machine over the store. No thread, no Lua.
  *
- * A `struct ml_lock` is memory of its owner's (client.c sets it up and knows when it goes); this file
- * allocates nothing. Except for ml_lock_held, which any thread may call and which never blocks, its
- * functions belong to the thread that has the client, and block for one operation at most: their
- * caller has called ml_store_begin.
+ * A `struct ml_lock` is memory of its owner's (client.c sets it up and knows when it goes); this
+ * file allocates nothing. Except for ml_lock_held, which any thread may call and which never
+ * blocks, its functions belong to the thread that has the client, and block for one operation at
+ * most: their caller has called ml_store_begin.
  *
- * What an operation may conclude. Only a record with the seq of this very write proves that this write
- * is in place; only somebody else's record, or the server's own NOT_FOUND, proves that ours is not.
- * Anything else is unknown, and then the lock keeps its id: what may still be in place, or may still
- * arrive, is found by that id and taken over or removed, by compare-and-swap.
+ * What an operation may conclude. Only a record with the seq of this very write proves that this
+ * write is in place; only somebody else's record, or the server's own NOT_FOUND, proves that ours
+ * is not. Anything else is unknown, and then the lock keeps its id: what may still be in place, or
+ * may still arrive, is found by that id and taken over or removed, by compare-and-swap.
  */
 #ifndef ML_LOCK_H
 #define ML_LOCK_H
@@ -26,6 +26,7 @@
 #define ML_TTL_MAX 2419200 /* seconds: 28 days, so that the expiry stays below memcached's 30 */
 
 struct ml_client;
+struct ml_kept;
 
 /* The writes `first` to `last` of one id (sequence numbers, which may wrap). */
 struct ml_writes {
@@ -45,11 +46,14 @@ struct ml_lock {
   uint64_t first;           /* seq of the first write with this id */
   uint64_t tenure;          /* counts acquisitions, to tell a late answer's from this one */
   _Atomic int64_t deadline; /* the lease ends here; 0: none. held() reads nothing else. */
-  bool owned;     /* acquired, and neither given up nor said to be lost */
-  bool lost;      /* this acquisition is known to be lost */
-  bool giving_up; /* a release went out in time and its outcome is unknown */
-  bool unsettled; /* a record with this id may be in place or under way: keep the id */
-  bool in_doubt;  /* a write of this id may still arrive: the client takes note and resets this */
+  bool owned;               /* acquired, and neither given up nor said to be lost */
+  bool lost;                /* this acquisition is known to be lost */
+  bool inherited;           /* it was the parent\'s when this process was forked */
+  bool giving_up;           /* a release went out in time and its outcome is unknown */
+  bool unsettled;           /* a record with this id may be in place or under way: keep the id */
+  bool in_doubt;   /* a write of this id may still arrive: the client takes note and resets this */
+  int64_t lasting; /* how long the record is to last for others of our identity */
+  struct ml_version sent;    /* when in doubt: the connection that carries a removal; or no epoch */
   struct ml_version version; /* of our record; of no use in another epoch */
   uint64_t token;            /* of the current or last acquisition; 0: never acquired */
   int64_t since;             /* unix seconds of the acquisition */
@@ -57,15 +61,19 @@ struct ml_lock {
   struct ml_sight sight; /* what the last attempt saw, if it failed */
   struct ml_courtesy courtesy;
 
-  struct ml_client *client; /* these three are client.c's */
+  struct ml_client *client; /* these are client.c's */
   struct ml_lock *previous;
   struct ml_lock *next;
+  struct ml_kept *kept; /* what the keeper has of it; NULL: it renews nothing */
+  bool auto_refresh;
+  int64_t max_hold; /* nanoseconds */
 };
 
 /* Readies a lock whose key, name, label, ttl and (with `named`) id are set. */
 void ml_lock_ready(struct ml_lock *lock);
 
-/* Makes it as if it had never been acquired, keeping what was given. For a forked child's copies. */
+/* Makes it as if it had never been acquired, keeping what was given. For a forked child's copies.
+ */
 void ml_lock_disown(struct ml_lock *lock);
 
 /* Is the lease good now? Local, never blocks. `left` (may be NULL): nanoseconds until it ends. */
@@ -75,7 +83,8 @@ bool ml_lock_held(const struct ml_lock *lock, int64_t *left);
 struct ml_writes ml_lock_writes(const struct ml_lock *lock);
 
 /* One attempt. ML_OK; ML_HELD (also when this object holds it); ML_TIMEOUT, ML_UNREACHABLE,
- * ML_REFUSED, ML_UNSUPPORTED: not acquired, and `in_doubt` tells whether a record may be left, or come later. */
+ * ML_REFUSED, ML_UNSUPPORTED: not acquired, and `in_doubt` tells whether a record may be left, or
+ * come later. */
 enum ml_status ml_lock_acquire(struct ml_lock *lock, struct ml_store *store,
                                struct ml_error *error);
 
@@ -90,18 +99,45 @@ enum ml_status ml_lock_release(struct ml_lock *lock, struct ml_store *store,
                                struct ml_error *error);
 
 /* Asks the server whether our record stands. ML_OK; ML_LOST; ML_NOT_HELD; else unknown. */
-enum ml_status ml_lock_verify(struct ml_lock *lock, struct ml_store *store,
-                              struct ml_error *error);
+enum ml_status ml_lock_verify(struct ml_lock *lock, struct ml_store *store, struct ml_error *error);
 
 /* Gives the lock up without waiting for anything: held() is false, and the record's removal is sent
- * where its connection is up; `in_doubt` tells that it could not be. Never blocks. */
+ * where its connection is up. Until an answer covers it, the lock is in doubt. Never blocks. */
 void ml_lock_drop(struct ml_lock *lock, struct ml_store *store);
+
+/* Gives up many locks (ML_GIVE_UP_MAX at most, so that their commands fit into a socket): their
+ * removals leave at once, and one answer covers them all. What could not go that way is removed
+ * singly, in what is left of the operation's time. True: it is known that all are given up. */
+#define ML_GIVE_UP_MAX 100
+bool ml_lock_give_up(struct ml_lock *const *locks, size_t count, struct ml_store *store);
+
+/* Gives the lock up in this object: nothing is held, and nothing remembered but the token. `lost`:
+ * it was not given up but lost. Sends nothing. */
+void ml_lock_forget(struct ml_lock *lock, bool lost);
+
+/* The pieces of a refresh, for whoever renews many locks in one flight (ml_store_batch). */
+struct ml_renewal {
+  char text[ML_RECORD_MAX];
+  struct ml_write write; /* points into `text`: do not copy the struct */
+  int64_t deadline;      /* of the lease, if this write is proven to be in place */
+};
+
+/* Prepares the next write. A deadline that is later than the new one is lowered now, because
+ * whether or not we hear that this write landed, no more than it promises can be relied on. */
+void ml_lock_prepare(struct ml_lock *lock, int64_t ttl, struct ml_renewal *renewal);
+
+/* Does the view prove that the prepared write is in place? If so the lease is renewed. */
+bool ml_lock_proven(struct ml_lock *lock, const struct ml_renewal *renewal,
+                    const struct ml_view *view);
+
+/* Is what a read showed our record? If so its version is known again. */
+bool ml_lock_found(struct ml_lock *lock, const struct ml_view *view);
 
 /* What follows is about a name, not about an object that locks it. */
 
 struct ml_holder {
   bool free;
-  bool is_record;          /* `record` is filled; else it is some other program's value */
+  bool is_record; /* `record` is filled; else it is some other program's value */
   struct ml_record record;
   const char *value; /* all of it; the store's, until its next call */
   size_t length;
@@ -109,15 +145,15 @@ struct ml_holder {
 
 /* Reads an item until it is known whether there is one: then ML_OK, and view->present is the truth.
  * Else why the server could not be asked. */
-enum ml_status ml_item_read(struct ml_store *store, const struct ml_key *key,
-                            struct ml_view *view, struct ml_error *error);
+enum ml_status ml_item_read(struct ml_store *store, const struct ml_key *key, struct ml_view *view,
+                            struct ml_error *error);
 
 /* Who holds it? ML_OK, or why the server could not be asked. */
 enum ml_status ml_lock_look(struct ml_store *store, const struct ml_key *key,
                             struct ml_holder *holder, struct ml_error *error);
 
-/* Removes the item if its value is exactly this one. ML_OK; ML_NOT_HELD: it is free; ML_HELD: another
- * value stands there, untouched; else unknown. */
+/* Removes the item if its value is exactly this one. ML_OK; ML_NOT_HELD: it is free; ML_HELD:
+ * another value stands there, untouched; else unknown. */
 enum ml_status ml_lock_break(struct ml_store *store, const struct ml_key *key, const char *value,
                              size_t length, struct ml_error *error);
 

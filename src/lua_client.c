@@ -38,8 +38,8 @@ static void read_servers(lua_State *L, int arg, struct ml_servers *servers) {
       if (lua_type(L, -2) != LUA_TNUMBER)
         luaL_argerror(L, arg, "servers are a list of strings; options are the second argument");
       if (lua_type(L, -1) != LUA_TSTRING)
-        luaL_argerror(L, arg, lua_pushfstring(L, "a server is a string, not a %s",
-                                              luaL_typename(L, -1)));
+        luaL_argerror(L, arg,
+                      lua_pushfstring(L, "a server is a string, not a %s", luaL_typename(L, -1)));
       add_servers(L, arg, -1, servers);
       lua_pop(L, 1);
     }
@@ -58,12 +58,10 @@ static void read_identification(lua_State *L, int arg, struct ml_client_options 
   struct ml_error error;
   size_t length;
   options->prefix = ml_lua_string(L, arg, "prefix", &length);
-  if (options->prefix != NULL &&
-      ml_client_check_prefix(options->prefix, length, &error) != ML_OK)
+  if (options->prefix != NULL && ml_client_check_prefix(options->prefix, length, &error) != ML_OK)
     ml_lua_argerror(L, arg, &error);
   options->label = ml_lua_string(L, arg, "label", &length);
-  check_text(L, arg, "label",
-             options->label == NULL || ml_record_label_ok(options->label, length),
+  check_text(L, arg, "label", options->label == NULL || ml_record_label_ok(options->label, length),
              "has up to 128 bytes and no control characters");
   options->identity = ml_lua_string(L, arg, "identity", &length);
   check_text(L, arg, "identity",
@@ -100,13 +98,22 @@ static void push_sleep_option(lua_State *L, int arg) {
   if (lua_isnil(L, arg) || lua_getfield(L, arg, "sleep") == LUA_TNIL)
     lua_pushcfunction(L, ml_lua_sleep);
   else if (!lua_isfunction(L, -1))
-    luaL_argerror(L, arg, lua_pushfstring(L, "option 'sleep' must be a function, got %s",
-                                          luaL_typename(L, -1)));
+    luaL_argerror(
+        L, arg,
+        lua_pushfstring(L, "option 'sleep' must be a function, got %s", luaL_typename(L, -1)));
+}
+
+static void push_weak_table(lua_State *L, const char *mode) {
+  lua_newtable(L);
+  lua_createtable(L, 0, 1);
+  lua_pushstring(L, mode);
+  lua_setfield(L, -2, "__mode");
+  lua_setmetatable(L, -2);
 }
 
 int ml_lua_client_new(lua_State *L) {
-  static const char *const names[] = {"prefix",    "ttl",      "wait",     "timeout", "retry_min",
-                                      "retry_max", "sleep",    "label",    "identity", "proxy",
+  static const char *const names[] = {"prefix",    "ttl",      "wait",  "timeout",  "retry_min",
+                                      "retry_max", "sleep",    "label", "identity", "proxy",
                                       "username",  "password", NULL};
   struct ml_client_options options;
   lua_settop(L, 2); /* servers, options */
@@ -121,9 +128,15 @@ int ml_lua_client_new(lua_State *L) {
   struct ml_lua_client *self = lua_newuserdatauv(L, sizeof *self, 1); /* self */
   *self = (struct ml_lua_client){.wait = wait};
   luaL_setmetatable(L, ML_LUA_CLIENT);
+  lua_createtable(L, 3, 0); /* servers, options, self, its table */
   push_sleep_option(L, 2);
-  lua_setiuservalue(L, 3, 1);
-  lua_settop(L, 3); /* servers, options, self */
+  lua_rawseti(L, 4, ML_LUA_SLEEP);
+  push_weak_table(L, "v");
+  lua_rawseti(L, 4, ML_LUA_LOCKS);
+  push_weak_table(L, "k");
+  lua_rawseti(L, 4, ML_LUA_ON_LOST);
+  lua_settop(L, 4);
+  lua_setiuservalue(L, 3, 1); /* servers, options, self */
 
   struct ml_error error;
   self->client = ml_client_open(&options, &error);
@@ -161,8 +174,7 @@ static int client_break_lock(lua_State *L) {
   const char *value = lua_tolstring(L, -1, &value_length);
   luaL_argcheck(L, value_length > 0, 3, "its value is empty, which nobody holds");
   struct ml_error error;
-  enum ml_status status =
-      ml_client_break(self->client, name, length, value, value_length, &error);
+  enum ml_status status = ml_client_break(self->client, name, length, value, value_length, &error);
   return ml_lua_result(L, status, &error);
 }
 
@@ -175,20 +187,76 @@ static int client_stats(lua_State *L) {
     const char *name;
     uint64_t count;
   } counters[] = {
-      {"attempts", stats.attempts},     {"acquired", stats.acquired},
-      {"contended", stats.contended},   {"refreshed", stats.refreshed},
-      {"lost", stats.lost},             {"released", stats.released},
-      {"errors", stats.errors},         {"round_trips", stats.round_trips},
+      {"attempts", stats.attempts},
+      {"acquired", stats.acquired},
+      {"contended", stats.contended},
+      {"refreshed", stats.refreshed},
+      {"lost", stats.lost},
+      {"released", stats.released},
+      {"errors", stats.errors},
+      {"round_trips", stats.round_trips},
+      {"passes", stats.keeper.passes},
+      {"renewals", stats.keeper.renewals},
+      {"failures", stats.keeper.failures},
+      {"losses", stats.keeper.losses},
   };
   const size_t count = sizeof counters / sizeof counters[0];
-  lua_createtable(L, 0, (int)count + 1);
+  lua_createtable(L, 0, (int)count + 2);
   for (size_t i = 0; i < count; i++) {
     lua_pushinteger(L, (lua_Integer)counters[i].count);
     lua_setfield(L, -2, counters[i].name);
   }
   lua_pushnumber(L, ml_clock_seconds(stats.waited));
   lua_setfield(L, -2, "waited");
+  lua_pushnumber(L, ml_clock_seconds(stats.keeper.longest_delay));
+  lua_setfield(L, -2, "longest_delay");
   return 1;
+}
+
+/* client:fd(): a descriptor for event loops, readable when client:poll() has something to do. */
+static int client_fd(lua_State *L) {
+  struct ml_lua_client *self = ml_lua_checkclient(L, 1);
+  struct ml_error error;
+  int descriptor = ml_client_fd(self->client, &error);
+  if (descriptor < 0) return ml_lua_fail(L, &error);
+  lua_pushinteger(L, descriptor);
+  return 1;
+}
+
+/* Pushes the on_lost of the lock at this address, and the lock; nil for what is not there. */
+static void push_lost(lua_State *L, const struct ml_lock *lock) {
+  lua_getiuservalue(L, 1, 1); /* client, its table */
+  lua_rawgeti(L, 2, ML_LUA_ON_LOST);
+  lua_rawgeti(L, 2, ML_LUA_LOCKS);
+  lua_rawgetp(L, 4, lock); /* client, table, functions, locks, lock */
+  lua_pushvalue(L, 5);
+  if (!lua_isnil(L, 5)) lua_rawget(L, 3); /* ..., lock, on_lost */
+  lua_insert(L, 5);
+}
+
+/* Goes on with the next loss; `calls` have been made. on_lost may yield. */
+static int poll_step(lua_State *L, int status, lua_KContext calls) {
+  (void)status;
+  for (;;) {
+    struct ml_lua_client *self = ml_lua_checkclient(L, 1);
+    char message[512];
+    lua_settop(L, 1);
+    const struct ml_lock *lock = ml_client_next_lost(self->client, message, sizeof message);
+    if (lock == NULL) break;
+    push_lost(L, lock);
+    if (lua_isnil(L, -2)) continue; /* nobody wants to know */
+    lua_pushstring(L, message);
+    lua_callk(L, 2, 0, ++calls, poll_step);
+  }
+  lua_pushinteger(L, (lua_Integer)calls);
+  return 1;
+}
+
+/* client:poll(): calls on_lost(lock, message) of what was lost in the background since the last
+ * time. Returns the number of calls. */
+static int client_poll(lua_State *L) {
+  (void)ml_lua_checkclient(L, 1);
+  return poll_step(L, LUA_OK, 0);
 }
 
 /* client:close(): gives up what it holds, within one timeout. Returns true. */
@@ -238,9 +306,9 @@ void ml_lua_client_setup(lua_State *L) {
       {NULL, NULL},
   };
   static const luaL_Reg methods[] = {
-      {"lock", ml_lua_lock_new},   {"holder", client_holder}, {"break_lock", client_break_lock},
-      {"update", ml_lua_update},   {"stats", client_stats},   {"close", client_close},
-      {NULL, NULL},
+      {"lock", ml_lua_lock_new}, {"holder", client_holder}, {"break_lock", client_break_lock},
+      {"update", ml_lua_update}, {"stats", client_stats},   {"close", client_close},
+      {"fd", client_fd},         {"poll", client_poll},     {NULL, NULL},
   };
   ml_lua_class(L, ML_LUA_CLIENT, metamethods, methods);
 }

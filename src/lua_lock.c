@@ -13,8 +13,38 @@ struct ml_lua_lock *ml_lua_checklock(lua_State *L, int index) {
 }
 
 /* client:lock(name [, options]) */
+
+/* Checks max_hold and on_lost, which say something only with auto_refresh; returns max_hold. */
+static int64_t read_background_options(lua_State *L, int arg, bool auto_refresh) {
+  double seconds = 0;
+  bool bounded = ml_lua_seconds(L, arg, "max_hold", false, true, &seconds);
+  bool told = !lua_isnil(L, arg) && lua_getfield(L, arg, "on_lost") != LUA_TNIL;
+  if (told && !lua_isfunction(L, -1))
+    luaL_argerror(
+        L, arg,
+        lua_pushfstring(L, "option 'on_lost' must be a function, got %s", luaL_typename(L, -1)));
+  if ((bounded || told) && !auto_refresh)
+    luaL_argerror(L, arg, "options 'max_hold' and 'on_lost' need auto_refresh = true");
+  lua_settop(L, 3);
+  return bounded ? ml_clock_span(seconds) : ML_FOREVER;
+}
+
+/* Lets client:poll() find the lock on top, and its on_lost. The stack is that of ml_lua_lock_new.
+ */
+static void remember(lua_State *L, const struct ml_lock *lock) {
+  lua_getiuservalue(L, 1, 1); /* client, name, options, self, the client's table */
+  lua_rawgeti(L, 5, ML_LUA_LOCKS);
+  lua_pushvalue(L, 4);
+  lua_rawsetp(L, 6, lock);
+  lua_rawgeti(L, 5, ML_LUA_ON_LOST);
+  lua_pushvalue(L, 4);
+  lua_getfield(L, 3, "on_lost");
+  lua_rawset(L, 7);
+  lua_settop(L, 4);
+}
 int ml_lua_lock_new(lua_State *L) {
-  static const char *const names[] = {"ttl", "wait", "identity", NULL};
+  static const char *const names[] = {"ttl",      "wait",    "identity", "auto_refresh",
+                                      "max_hold", "on_lost", NULL};
   struct ml_lua_client *parent = ml_lua_checkclient(L, 1);
   struct ml_error error;
   size_t length, identity_length;
@@ -34,21 +64,30 @@ int ml_lua_lock_new(lua_State *L) {
     return luaL_argerror(
         L, 3, "option 'identity' has 1 to 64 bytes and neither spaces nor control characters");
 
-  struct ml_lua_lock *self = lua_newuserdatauv(L, sizeof *self, 1); /* self */
+  bool auto_refresh = ml_lua_boolean(L, 3, "auto_refresh");
+  int64_t max_hold = read_background_options(L, 3, auto_refresh);
+
+  size_t text = ml_client_key_text(parent->client, length);
+  struct ml_lua_lock *self = lua_newuserdatauv(L, sizeof *self + text, 1); /* self */
   self->lock.client = NULL;
   self->wait = wait;
   luaL_setmetatable(L, ML_LUA_LOCK);
   lua_pushvalue(L, 1);
   lua_setiuservalue(L, -2, 1);
-  if (ml_client_add(parent->client, &self->lock, name, length, ttl, identity, &error) != ML_OK)
+  if (ml_client_add(parent->client, &self->lock, self->text, name, length, ttl, identity, &error) !=
+      ML_OK)
     return luaL_error(L, "%s", error.message);
+  if (auto_refresh) {
+    ml_client_auto_refresh(&self->lock, max_hold);
+    remember(L, &self->lock);
+  }
   return 1;
 }
 
 /* lock:acquire([wait]) and lock:with(fn, ...) */
 
-/* A wait that may pause, and for `with` the acquisition that it is to end. A userdata, because it must
- * outlive the C frame when the host's sleep yields. */
+/* A wait that may pause, and for `with` the acquisition that it is to end. A userdata, because it
+ * must outlive the C frame when the host's sleep yields. */
 struct scope {
   struct ml_wait wait;
   struct ml_lock *lock; /* NULL: nothing to end */
@@ -68,8 +107,8 @@ static struct scope *push_scope(lua_State *L, double seconds) {
   return scope;
 }
 
-/* Takes the acquisition out of the scope, so that it is ended once; NULL when there is none, or when
- * the lock has been given up and acquired again meanwhile. */
+/* Takes the acquisition out of the scope, so that it is ended once; NULL when there is none, or
+ * when the lock has been given up and acquired again meanwhile. */
 static struct ml_lock *leave_scope(struct scope *scope) {
   struct ml_lock *lock = scope->lock;
   scope->lock = NULL;
@@ -102,8 +141,8 @@ static int cancelled(lua_State *L, const struct ml_lua_lock *self) {
 static int after_function(lua_State *L, int status, lua_KContext context);
 
 /* Calls fn(lock, ...) so that whatever ends it ends the acquisition: the scope is a to-be-closed
- * value, and not a protected call, because an error must reach the caller's message handler where it
- * happened. */
+ * value, and not a protected call, because an error must reach the caller's message handler where
+ * it happened. */
 static int call_function(lua_State *L) {
   struct ml_lua_lock *self = ml_lua_checklock(L, AT_LOCK);
   struct scope *scope = lua_touserdata(L, AT_SCOPE);
@@ -131,8 +170,7 @@ static int after_function(lua_State *L, int status, lua_KContext context) {
   bool lost = outcome == ML_LOST;
   if (lock != NULL && lock->lost && !lost) { /* fn has been told already, the caller has not */
     lost = true;
-    (void)ml_fail(&error, ML_LOST, "lock \"%s\" was lost while the function ran",
-                  self->lock.name);
+    (void)ml_fail(&error, ML_LOST, "lock \"%s\" was lost while the function ran", self->lock.name);
   }
   luaL_checkstack(L, 3, "too many results");
   int results = lua_gettop(L) - AT_SCOPE;
@@ -145,8 +183,8 @@ static int after_function(lua_State *L, int status, lua_KContext context) {
   return outcomes + results;
 }
 
-/* Goes on after a pause (what sleep returned is on top), or begins. No local outlives a pause: sleep
- * may yield, and the coroutine may never come back. */
+/* Goes on after a pause (what sleep returned is on top), or begins. No local outlives a pause:
+ * sleep may yield, and the coroutine may never come back. */
 static int acquire_step(lua_State *L, int status, lua_KContext context) {
   (void)status;
   for (;; context |= SLEPT) {
@@ -268,8 +306,8 @@ static int lock_tostring(lua_State *L) {
   }
   int64_t left;
   if (ml_client_held(&self->lock, &left))
-    lua_pushfstring(L, "memlock.lock \"%s\" (held, %d ms left)", self->lock.name,
-                    (int)(left / ML_MILLISECOND));
+    lua_pushfstring(L, "memlock.lock \"%s\" (held, %I ms left)", self->lock.name,
+                    (LUAI_UACINT)(left / ML_MILLISECOND));
   else
     lua_pushfstring(L, "memlock.lock \"%s\" (not held)", self->lock.name);
   return 1;
@@ -297,10 +335,11 @@ void ml_lua_lock_setup(lua_State *L) {
       {NULL, NULL},
   };
   static const luaL_Reg methods[] = {
-      {"acquire", lock_acquire}, {"refresh", lock_refresh}, {"release", lock_release},
-      {"verify", lock_verify},   {"held", lock_held},       {"token", lock_token},
-      {"holder", lock_holder},   {"name", lock_name},       {"with", lock_with},
-      {NULL, NULL},
+      {"acquire", lock_acquire}, {"refresh", lock_refresh},
+      {"release", lock_release}, {"verify", lock_verify},
+      {"held", lock_held},       {"token", lock_token},
+      {"holder", lock_holder},   {"name", lock_name},
+      {"with", lock_with},       {NULL, NULL},
   };
   static const luaL_Reg scope_metamethods[] = {
       {"__gc", scope_gc},

@@ -66,8 +66,10 @@ int ml_lua_holder(lua_State *L, struct ml_client *client, const char *name, size
 /* Pauses. */
 
 void ml_lua_pause(lua_State *L, int64_t pause, lua_KContext context, lua_KFunction next) {
-  lua_getiuservalue(L, -1, 1); /* client, sleep */
-  lua_remove(L, -2);
+  lua_getiuservalue(L, -1, 1);      /* client, its table */
+  lua_rawgeti(L, -1, ML_LUA_SLEEP); /* client, its table, sleep */
+  lua_replace(L, -3);
+  lua_pop(L, 1); /* sleep */
   lua_pushnumber(L, ml_clock_seconds(pause));
   lua_callk(L, 1, 1, context, next);
 }
@@ -83,11 +85,11 @@ void ml_lua_options(lua_State *L, int arg, const char *const *names) {
   while (lua_next(L, arg) != 0) { /* key, value */
     if (lua_type(L, -2) != LUA_TSTRING)
       luaL_argerror(L, arg, "options are named: a key is not a string");
-    const char *key = lua_tostring(L, -2);
+    size_t length;
+    const char *key = lua_tolstring(L, -2, &length);
     const char *const *known = names;
-    while (*known != NULL && strcmp(*known, key) != 0) known++;
-    if (*known == NULL)
-      luaL_argerror(L, arg, lua_pushfstring(L, "unknown option '%s'", key));
+    while (*known != NULL && (strcmp(*known, key) != 0 || strlen(*known) != length)) known++;
+    if (*known == NULL) luaL_argerror(L, arg, lua_pushfstring(L, "unknown option '%s'", key));
     lua_pop(L, 1); /* key */
   }
 }
@@ -102,8 +104,9 @@ static int get_option(lua_State *L, int arg, const char *name) {
 }
 
 static void wrong_option(lua_State *L, int arg, const char *name, const char *expected) {
-  luaL_argerror(L, arg, lua_pushfstring(L, "option '%s' must be %s, got %s", name, expected,
-                                        luaL_typename(L, -1)));
+  luaL_argerror(
+      L, arg,
+      lua_pushfstring(L, "option '%s' must be %s, got %s", name, expected, luaL_typename(L, -1)));
 }
 
 const char *ml_lua_string(lua_State *L, int arg, const char *name, size_t *length) {
@@ -140,8 +143,8 @@ bool ml_lua_seconds(lua_State *L, int arg, const char *name, bool zero, bool inf
   if (!(value > 0 || (zero && value == 0)) || (!infinite && isinf(value)))
     luaL_argerror(L, arg,
                   lua_pushfstring(L, "option '%s' must be %s0 seconds%s, got %f", name,
-                                  zero ? "at least " : "more than ",
-                                  infinite ? "" : " and finite", (lua_Number)value));
+                                  zero ? "at least " : "more than ", infinite ? "" : " and finite",
+                                  (lua_Number)value));
   *seconds = value;
   return true;
 }
@@ -198,10 +201,12 @@ static int module_type(lua_State *L) {
   return 1;
 }
 
-/* memlock.check_name(name [, prefix]): true, or nil and what is wrong, for names that come from data. */
+/* memlock.check_name(name [, prefix]): true, or nil and what is wrong, for names that come from
+ * data. */
 static int module_check_name(lua_State *L) {
   size_t length, prefix_length = 0;
-  const char *name = luaL_checklstring(L, 1, &length);
+  luaL_checktype(L, 1, LUA_TSTRING); /* as client:lock does: a number is no name */
+  const char *name = lua_tolstring(L, 1, &length);
   const char *prefix = luaL_optlstring(L, 2, ML_DEFAULT_PREFIX, &prefix_length);
   struct ml_error error;
   if (ml_client_check_prefix(prefix, prefix_length, &error) != ML_OK)

@@ -2,8 +2,9 @@
  * What the Lua files share. The binding checks arguments, calls client.h, and translates; it knows
  * nothing of the protocol.
  *
- * A userdata is made first, in closed state and with its metatable, and only then takes what it owns,
- * so that an error of Lua's at any point leaves nothing behind. Finalizers never raise and never wait.
+ * A userdata is made first, in closed state and with its metatable, and only then takes what it
+ * owns, so that an error of Lua's at any point leaves nothing behind. Finalizers never raise and
+ * never wait.
  */
 #ifndef ML_LUA_MEMLOCK_H
 #define ML_LUA_MEMLOCK_H
@@ -15,7 +16,14 @@
 #define ML_LUA_CLIENT "memlock.client"
 #define ML_LUA_LOCK "memlock.lock"
 
-/* A client as Lua has it. Its user value is the function that sleeps. */
+/* What the user value of a client's userdata, a table, has at its integer keys. */
+enum {
+  ML_LUA_SLEEP = 1,   /* the function that sleeps */
+  ML_LUA_LOCKS = 2,   /* locks that may be lost in the background, by address; weak values */
+  ML_LUA_ON_LOST = 3, /* their functions, by lock; weak keys */
+};
+
+/* A client as Lua has it. */
 struct ml_lua_client {
   struct ml_client *client; /* NULL: not opened */
   double wait;              /* seconds, the default of its locks */
@@ -25,6 +33,7 @@ struct ml_lua_client {
 struct ml_lua_lock {
   struct ml_lock lock; /* lock.client is NULL while it has none */
   double wait;
+  char text[]; /* of its keys */
 };
 
 struct ml_lua_client *ml_lua_checkclient(lua_State *L, int index);

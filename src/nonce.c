@@ -7,8 +7,8 @@
 
 #include "process.h"
 
-/* Bytes are handed out from the end. The generation tells whose bytes they are: a child must not hand
- * out what its parent will hand out too. */
+/* Bytes are handed out from the end. The generation tells whose bytes they are: a child must not
+ * hand out what its parent will hand out too. */
 static _Thread_local struct {
   uint64_t generation;
   size_t left;

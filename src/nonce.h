@@ -1,7 +1,7 @@
 /*
- * Randomness: ids that nobody else draws, and jitter. It comes from the kernel, never from the host's
- * rand(), whose sequence belongs to the host. A small pool per thread keeps it from costing a system
- * call each time; a forked child starts a pool of its own. Any thread; does not block.
+ * Randomness: ids that nobody else draws, and jitter. It comes from the kernel, never from the
+ * host's rand(), whose sequence belongs to the host. A small pool per thread keeps it from costing
+ * a system call each time; a forked child starts a pool of its own. Any thread; does not block.
  */
 #ifndef ML_NONCE_H
 #define ML_NONCE_H

@@ -33,9 +33,9 @@ size_t ml_record_encode(const struct ml_record *record, char out[ML_RECORD_MAX])
     size_t end = strlen(fraction);
     while (fraction[end - 1] == '0') fraction[--end] = '\0';
   }
-  int length = snprintf(out, ML_RECORD_MAX, MAGIC "%s %" PRIu64 " %" PRId64 " %" PRId64 "%s %s",
-                        record->id, record->seq, record->since, record->ttl_ms / 1000, fraction,
-                        record->label);
+  int length =
+      snprintf(out, ML_RECORD_MAX, MAGIC "%s %" PRIu64 " %" PRId64 " %" PRId64 "%s %s", record->id,
+               record->seq, record->since, record->ttl_ms / 1000, fraction, record->label);
   return (size_t)length;
 }
 

@@ -5,8 +5,8 @@
  *
  * id: the holder, a nonce or an identity; seq: which write this is; since: unix seconds of the
  * acquisition; ttl: seconds, with up to three decimals; label: for people, the rest of the value.
- * Encoding and decoding are pure: no allocation, no locale, any thread. Decoding trusts nothing: the
- * value may come from any program, or from an attacker.
+ * Encoding and decoding are pure: no allocation, no locale, any thread. Decoding trusts nothing:
+ * the value may come from any program, or from an attacker.
  */
 #ifndef ML_RECORD_H
 #define ML_RECORD_H

@@ -2,6 +2,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 const char *ml_status_code(enum ml_status status) {
   switch (status) {
@@ -40,4 +41,14 @@ enum ml_status ml_fail(struct ml_error *error, enum ml_status status, const char
   va_end(arguments);
   error->status = status;
   return status;
+}
+
+const char *ml_system_error(int code, char *text, size_t size) {
+#ifdef __GLIBC__
+  const char *words = strerror_r(code, text, size);
+  if (words != text) (void)snprintf(text, size, "%s", words);
+#else
+  if (strerror_r(code, text, size) != 0) (void)snprintf(text, size, "error %d", code);
+#endif
+  return text;
 }

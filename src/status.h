@@ -2,12 +2,14 @@
  * Outcomes: the closed set of answers that an operation can have, and the carrier of an error.
  *
  * Every operation returns an `enum ml_status`. Where it is not ML_OK, the operation has also filled
- * the `struct ml_error` that its caller passed: a sentence for people, in a buffer of fixed size, so
- * that reporting a failure allocates nothing. The caller owns the carrier; on ML_OK its content is
- * undefined. Nothing here blocks, and all of it may be used from any thread.
+ * the `struct ml_error` that its caller passed: a sentence for people, in a buffer of fixed size,
+ * so that reporting a failure allocates nothing. The caller owns the carrier; on ML_OK its content
+ * is undefined. Nothing here blocks, and all of it may be used from any thread.
  */
 #ifndef ML_STATUS_H
 #define ML_STATUS_H
+
+#include <stddef.h>
 
 enum ml_status {
   ML_OK,
@@ -39,5 +41,8 @@ __attribute__((format(printf, 3, 4)))
 #endif
 enum ml_status
 ml_fail(struct ml_error *error, enum ml_status status, const char *format, ...);
+
+/* The system's words for an errno, as strerror gives them, in the caller's buffer; returns it. */
+const char *ml_system_error(int code, char *text, size_t size);
 
 #endif

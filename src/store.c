@@ -22,7 +22,8 @@ struct link {
   memcached_result_st results[2]; /* one holds the view's value while the other is read into */
   const struct ml_address *address;
   uint64_t epoch;
-  bool up; /* a command of this epoch went out, so there is a connection (and we are authenticated) */
+  bool up; /* a command of this epoch went out, so there is a connection (and we are authenticated)
+            */
   bool unread; /* commands without reply went out that no answer has covered yet */
 };
 
@@ -40,8 +41,8 @@ struct ml_store {
   struct link links[];
 };
 
-/* Shared by all stores of the process, because an id must not be taken for that of a connection that
- * another store, or a closed one, had. */
+/* Shared by all stores of the process, because an id must not be taken for that of a connection
+ * that another store, or a closed one, had. */
 static _Atomic uint64_t epochs = 1;
 
 /* What forked children gave up: kept, so that a leak checker sees that it is not lost. */
@@ -173,17 +174,17 @@ void ml_store_abandon(struct ml_store *store) {
 
 /* Keys. */
 
-void ml_store_place(const struct ml_store *store, struct ml_key *key, const char *prefix,
-                    const char *name, size_t length) {
+void ml_store_place(const struct ml_store *store, struct ml_key *key, char *text,
+                    const char *prefix, const char *name, size_t length) {
   size_t prefix_length = strlen(prefix);
-  key->text[0] = '#';
-  memcpy(key->text + 1, prefix, prefix_length);
-  memcpy(key->text + 1 + prefix_length, name, length);
-  key->length = prefix_length + length;
-  key->text[1 + key->length] = '\0';
-  key->server = store->ring == NULL
-                    ? 0
-                    : memcached_generate_hash(store->ring, lock_key(key), key->length);
+  text[0] = '#';
+  memcpy(text + 1, prefix, prefix_length);
+  memcpy(text + 1 + prefix_length, name, length);
+  text[1 + prefix_length + length] = '\0';
+  key->text = text;
+  key->length = (uint32_t)(prefix_length + length);
+  key->server =
+      store->ring == NULL ? 0 : memcached_generate_hash(store->ring, lock_key(key), key->length);
 }
 
 const char *ml_store_server(const struct ml_store *store, const struct ml_key *key) {
@@ -194,8 +195,11 @@ bool ml_store_is_proxy(const struct ml_store *store) { return store->proxy; }
 
 uint64_t ml_store_round_trips(const struct ml_store *store) { return store->round_trips; }
 
-void ml_store_begin(struct ml_store *store) {
+void ml_store_begin(struct ml_store *store) { ml_store_begin_until(store, ML_FOREVER); }
+
+void ml_store_begin_until(struct ml_store *store, int64_t deadline) {
   store->deadline = ml_clock_after(ml_clock_now(), store->timeout);
+  if (deadline < store->deadline) store->deadline = deadline;
 }
 
 bool ml_store_has_time(const struct ml_store *store) { return ml_clock_now() < store->deadline; }
@@ -239,6 +243,9 @@ static enum ml_status classify(memcached_return_t rc) {
   case MEMCACHED_UNKNOWN_READ_FAILURE:
   case MEMCACHED_SERVER_MEMORY_ALLOCATION_FAILURE:
   case MEMCACHED_E2BIG:
+  case MEMCACHED_NOTFOUND: /* these three are answers, but not to what was asked */
+  case MEMCACHED_NOTSTORED:
+  case MEMCACHED_DATA_EXISTS:
   case MEMCACHED_BAD_KEY_PROVIDED:
   case MEMCACHED_INVALID_ARGUMENTS:
   case MEMCACHED_MEMORY_ALLOCATION_FAILURE:
@@ -254,10 +261,12 @@ static enum ml_status failed(struct link *link, memcached_return_t rc, struct ml
   int system_error = memcached_last_error_errno(link->handle);
   const char *server = link->address->text;
   enum ml_status status = classify(rc);
+  char words[128];
   if (status == ML_TIMEOUT)
     (void)ml_fail(error, status, "%s did not answer in time", server);
   else if (status == ML_UNREACHABLE && system_error != 0)
-    (void)ml_fail(error, status, "%s cannot be reached: %s", server, strerror(system_error));
+    (void)ml_fail(error, status, "%s cannot be reached: %s", server,
+                  ml_system_error(system_error, words, sizeof words));
   else if (status == ML_UNREACHABLE)
     (void)ml_fail(error, status, "%s cannot be reached: %s", server,
                   rc == MEMCACHED_HOST_LOOKUP_FAILURE ? "no such host" : "the connection ended");
@@ -284,13 +293,12 @@ static enum ml_status authenticate(struct ml_store *store, struct link *link,
                                         strlen(store->credentials), ML_EXPIRED, 0);
   store->round_trips++;
   if (rc == MEMCACHED_SUCCESS) return ML_OK;
-  if (rc == MEMCACHED_CLIENT_ERROR)
-    return odd(link, error, "refused the username and password");
+  if (rc == MEMCACHED_CLIENT_ERROR) return odd(link, error, "refused the username and password");
   return failed(link, rc, error);
 }
 
-/* libmemcached bounds each of its waits, not the sum: before each one it is told what is left of the
- * operation. Never nothing, so that an answer that is already here is read. */
+/* libmemcached bounds each of its waits, not the sum: before each one it is told what is left of
+ * the operation. Never nothing, so that an answer that is already here is read. */
 static void arm_for_the_rest(const struct ml_store *store, struct link *link, int waits) {
   int64_t left = (store->deadline - ml_clock_now()) / ML_MILLISECOND / waits + 1;
   arm(link, left < 1 ? 1 : left > INT32_MAX ? INT32_MAX : (uint64_t)left);
@@ -332,7 +340,8 @@ static memcached_return_t seed_fence(struct ml_store *store, struct link *link,
                        FENCE_LIFE, 0);
 }
 
-/* A counter as memcached prints it; false for anything else, and for what a Lua integer cannot hold. */
+/* A counter as memcached prints it; false for anything else, and for what a Lua integer cannot
+ * hold. */
 static bool read_fence(memcached_result_st *result, uint64_t *fence) {
   const char *text = memcached_result_value(result);
   size_t length = memcached_result_length(result);
@@ -343,8 +352,9 @@ static bool read_fence(memcached_result_st *result, uint64_t *fence) {
     if (text[i] < '0' || text[i] > '9') return false;
     value = value * 10 + (uint64_t)(text[i] - '0');
   }
+  if (value == 0 || value > INT64_MAX) return false;
   *fence = value;
-  return value > 0 && value <= INT64_MAX;
+  return true;
 }
 
 static bool has_key(memcached_result_st *result, const char *key, size_t length) {
@@ -359,6 +369,31 @@ static enum ml_status unsupported(struct link *link, struct ml_error *error) {
                  link->address->text);
 }
 
+/* Sends `gets` of some keys. Where the link is not up, libmemcached tries to connect once for each.
+ */
+static enum ml_status ask(struct ml_store *store, struct link *link, const char *const *keys,
+                          const size_t *lengths, size_t count, struct ml_error *error) {
+  reply(link, true);
+  memcached_return_t rc = memcached_mget(link->handle, keys, lengths, count);
+  /* A key whose connect failed is left out silently; only the last error tells. */
+  if (rc == MEMCACHED_SUCCESS) rc = memcached_last_error(link->handle);
+  if (rc != MEMCACHED_SUCCESS) return failed(link, rc, error);
+  link->up = true;
+  arm_for_the_rest(store, link, 1);
+  return ML_OK;
+}
+
+/* Was the answer to the last ask complete? It covers all that was sent before. */
+static enum ml_status end_of_answer(struct ml_store *store, struct link *link,
+                                    memcached_return_t rc, struct ml_error *error) {
+  if (rc == MEMCACHED_END || rc == MEMCACHED_NOTFOUND) rc = memcached_last_error(link->handle);
+  if (rc != MEMCACHED_SUCCESS && rc != MEMCACHED_NOTFOUND && rc != MEMCACHED_END)
+    return failed(link, rc, error);
+  store->round_trips++;
+  link->unread = false;
+  return ML_OK;
+}
+
 /* `gets` of the fence (where wanted) and the lock key, in this order, and all of the answer. */
 static enum ml_status fetch(struct ml_store *store, struct link *link, const struct ml_key *key,
                             bool fence, struct ml_view *view, struct ml_error *error) {
@@ -367,16 +402,13 @@ static enum ml_status fetch(struct ml_store *store, struct link *link, const str
   size_t first = fence ? 0 : 1;
   view->present = false;
   view->fence = 0;
+  view->fence_is_bad = false;
   view->version = (struct ml_version){0, link->epoch};
 
-  reply(link, true);
-  memcached_return_t rc = memcached_mget(link->handle, keys + first, lengths + first, 2 - first);
-  if (rc != MEMCACHED_SUCCESS) return failed(link, rc, error);
-  if (memcached_last_error(link->handle) != MEMCACHED_SUCCESS)
-    return failed(link, memcached_last_error(link->handle), error);
-  link->up = true;
-  arm_for_the_rest(store, link, 1);
+  enum ml_status status = ask(store, link, keys + first, lengths + first, 2 - first, error);
+  if (status != ML_OK) return status;
 
+  memcached_return_t rc;
   memcached_result_st *spare = &link->results[0];
   memcached_result_st *item = &link->results[1];
   while (memcached_fetch_result(link->handle, spare, &rc) != NULL) {
@@ -387,18 +419,13 @@ static enum ml_status fetch(struct ml_store *store, struct link *link, const str
       view->present = true;
     } else if (fence && view->fence == 0 && !view->present &&
                has_key(spare, fence_key(key), fence_length(key))) {
-      if (!read_fence(spare, &view->fence))
-        return odd(link, error, "has a fence counter that is not a number: delete it");
+      view->fence_is_bad = !read_fence(spare, &view->fence);
     } else {
       return odd(link, error, "answered with a key that was not asked for");
     }
   }
-  memcached_return_t last = memcached_last_error(link->handle);
-  if (rc != MEMCACHED_END && rc != MEMCACHED_NOTFOUND) return failed(link, rc, error);
-  if (last != MEMCACHED_SUCCESS && last != MEMCACHED_NOTFOUND && last != MEMCACHED_END)
-    return failed(link, last, error);
-
-  store->round_trips++;
+  status = end_of_answer(store, link, rc, error);
+  if (status != ML_OK) return status;
   if (view->fence > store->largest_fence) store->largest_fence = view->fence;
   if (view->present) {
     view->value = memcached_result_value(item);
@@ -408,6 +435,14 @@ static enum ml_status fetch(struct ml_store *store, struct link *link, const str
     if (view->version.cas == 0) return unsupported(link, error);
   }
   return ML_OK;
+}
+
+static enum ml_status bad_fence(struct link *link, const struct ml_key *key, struct ml_view *view,
+                                struct ml_error *error) {
+  view->fence_is_bad = true;
+  drop(link);
+  return ml_fail(error, ML_REFUSED, "\"%s\" on %s is no counter and gives no token: delete it",
+                 fence_key(key), link->address->text);
 }
 
 static enum ml_status take_in_one_flight(struct ml_store *store, struct link *link,
@@ -426,6 +461,7 @@ static enum ml_status take_in_one_flight(struct ml_store *store, struct link *li
   if (rc != MEMCACHED_SUCCESS) return failed(link, rc, error);
 
   enum ml_status status = fetch(store, link, key, true, view, error);
+  if (status == ML_OK && view->fence_is_bad) return bad_fence(link, key, view, error);
   /* The fence was just counted: without it the whole answer is not to be believed. */
   if (status == ML_OK && view->fence == 0)
     return odd(link, error, "answered without the fence counter");
@@ -452,6 +488,7 @@ static enum ml_answer answer_of(struct ml_store *store, struct link *link, memca
     return ML_ANSWER_NONE;
   }
   link->up = true;
+  link->unread = false;
   store->round_trips++;
   return answer;
 }
@@ -472,9 +509,9 @@ static enum ml_status take_with_replies(struct ml_store *store, struct link *lin
   memcached_return_t rc =
       memcached_increment(link->handle, fence_key(key), fence_length(key), 1, &fence);
   store->round_trips++;
+  if (rc == MEMCACHED_CLIENT_ERROR || (rc == MEMCACHED_SUCCESS && fence > INT64_MAX))
+    return bad_fence(link, key, view, error);
   if (rc != MEMCACHED_SUCCESS) return failed(link, rc, error);
-  if (fence == 0 || fence > INT64_MAX)
-    return odd(link, error, "has a fence counter that is out of range: delete it");
 
   enum ml_status status = fetch(store, link, key, false, view, error);
   view->fence = fence;
@@ -564,6 +601,81 @@ enum ml_answer ml_store_probe(struct ml_store *store, const struct ml_key *key,
   return ml_store_write(store, key, &nothing, &at, error);
 }
 
+/* A server does the commands of a connection in order, so any answer covers all that went before.
+ */
+static enum ml_status await_all(struct ml_store *store, struct link *link, struct ml_error *error) {
+  static const char key[] = "memlock-flush";
+  const char *keys[] = {key};
+  const size_t lengths[] = {sizeof key - 1};
+  arm_for_the_rest(store, link, 1);
+  enum ml_status status = ask(store, link, keys, lengths, 1, error);
+  if (status != ML_OK) return status;
+  memcached_return_t rc;
+  while (memcached_fetch_result(link->handle, &link->results[0], &rc) != NULL) continue;
+  return end_of_answer(store, link, rc, error);
+}
+
+/* The answer to a read of many keys comes in the order of the keys, with some left out. */
+static enum ml_status fetch_batch(struct ml_store *store, struct link *link,
+                                  const struct ml_item *items, size_t count, ml_show *show,
+                                  void *context, struct ml_error *error) {
+  const char *keys[ML_BATCH_MAX];
+  size_t lengths[ML_BATCH_MAX];
+  for (size_t i = 0; i < count; i++) {
+    keys[i] = lock_key(items[i].key);
+    lengths[i] = items[i].key->length;
+  }
+  enum ml_status status = ask(store, link, keys, lengths, count, error);
+  if (status != ML_OK) return status;
+
+  memcached_return_t rc;
+  memcached_result_st *result = &link->results[0];
+  size_t next = 0;
+  while (memcached_fetch_result(link->handle, result, &rc) != NULL) {
+    while (next < count && !has_key(result, keys[next], lengths[next])) next++;
+    if (next == count) return odd(link, error, "answered with a key that was not asked for");
+    struct ml_view view = {.sent = items[next].write != NULL,
+                           .present = true,
+                           .value = memcached_result_value(result),
+                           .length = memcached_result_length(result),
+                           .flags = memcached_result_flags(result),
+                           .version = {memcached_result_cas(result), link->epoch}};
+    if (view.version.cas == 0) return unsupported(link, error);
+    show(context, next++, &view);
+  }
+  return end_of_answer(store, link, rc, error);
+}
+
+/* Makes sure of a connection, by a command that tries to connect once. */
+static enum ml_status connect_link(struct ml_store *store, struct link *link,
+                                   struct ml_error *error) {
+  enum ml_status status = ready(store, link, 1, error);
+  if (status == ML_OK && !link->up) status = await_all(store, link, error);
+  return status;
+}
+
+enum ml_status ml_store_batch(struct ml_store *store, const struct ml_item *items, size_t count,
+                              ml_show *show, void *context, struct ml_error *error) {
+  struct link *link = link_of(store, items[0].key);
+  sigset_t saved;
+  block_signals(&saved);
+  enum ml_status status = connect_link(store, link, error);
+  reply(link, false);
+  for (size_t i = 0; i < count && status == ML_OK; i++) {
+    const struct ml_item *item = &items[i];
+    if (item->write == NULL) continue;
+    if (!ml_store_current(store, item->key, item->at)) {
+      status = stale(error);
+      break;
+    }
+    memcached_return_t rc = send_write(link, item->key, item->write, &item->at);
+    if (rc != MEMCACHED_SUCCESS) status = failed(link, rc, error);
+  }
+  if (status == ML_OK) status = fetch_batch(store, link, items, count, show, context, error);
+  restore_signals(&saved);
+  return status;
+}
+
 bool ml_store_send(struct ml_store *store, const struct ml_key *key, const struct ml_write *write,
                    struct ml_version at) {
   struct link *link = link_of(store, key);
@@ -581,21 +693,9 @@ bool ml_store_send(struct ml_store *store, const struct ml_key *key, const struc
   return sent;
 }
 
-/* A server does the commands of a connection in order, so any answer covers all that went before. */
-static enum ml_status await_all(struct ml_store *store, struct link *link,
-                                struct ml_error *error) {
-  static const char key[] = "memlock-flush";
-  const char *keys[] = {key};
-  const size_t lengths[] = {sizeof key - 1};
-  arm_for_the_rest(store, link, 1);
-  reply(link, true);
-  memcached_return_t rc = memcached_mget(link->handle, keys, lengths, 1);
-  if (rc != MEMCACHED_SUCCESS) return failed(link, rc, error);
-  while (memcached_fetch_result(link->handle, &link->results[0], &rc) != NULL) continue;
-  if (rc != MEMCACHED_END && rc != MEMCACHED_NOTFOUND) return failed(link, rc, error);
-  store->round_trips++;
-  link->unread = false;
-  return ML_OK;
+bool ml_store_covered(const struct ml_store *store, const struct ml_key *key,
+                      struct ml_version sent) {
+  return ml_store_same_epoch(store, key, sent) && !store->links[key->server].unread;
 }
 
 enum ml_status ml_store_flush(struct ml_store *store, struct ml_error *error) {

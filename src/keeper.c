@@ -1,0 +1,832 @@
+#include "keeper.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "clock.h"
+
+#define RENEWALS_PER_TTL 3
+#define RETRY_MIN (20 * ML_MILLISECOND)
+#define RETRY_MAX ML_SECOND
+#define FLIGHT_MIN (50 * ML_MILLISECOND) /* a shorter timeout than this would only lose answers */
+#define NOT_DUE SIZE_MAX
+
+/* A number for each write of the keeper's, and no risk that the program allots the same one. */
+#define WRITES_OF_KEEPER (UINT64_C(1) << 32)
+
+struct ml_kept {
+  struct ml_lock lock;         /* the keeper's copy; its thread's only, but for `deadline` */
+  const struct ml_lock *owner; /* the program's; NULL: it has gone, and the keeper frees this */
+  struct ml_kept *previous;    /* in the list of all */
+  struct ml_kept *next;
+  int64_t ttl;
+  int64_t hold_until;
+  int64_t due;
+  size_t place;   /* in the heap of its server, or NOT_DUE */
+  bool adopted;   /* the keeper is the writer */
+  bool busy;      /* on the network, without the mutex */
+  bool asked;     /* `wish` waits for its turn */
+  bool releasing; /* a release is asked for or under way */
+  bool ending;    /* not renewed any more, but watched until its lease ends */
+  enum ml_wish wish;
+  int64_t wish_ttl;
+  struct ml_kept *next_asked;
+  bool answered; /* `answer` is that of the last wish */
+  enum ml_status answer;
+  bool lost;  /* in the background; the program has not been told by a call of its own */
+  char *loss; /* how; NULL where there was no memory for it */
+};
+
+/* A loss that the program has not been told of. */
+struct lost {
+  struct lost *next;
+  const struct ml_lock *owner;
+  char message[];
+};
+
+/* What is due on one server, as a binary heap: the first due is at 0. */
+struct queue {
+  struct ml_kept **heap;
+  size_t count;
+  size_t room;
+  size_t entries; /* that live on this server, due or not: there is room for all of them */
+};
+
+/* What one flight needs; the thread's only. */
+struct batch {
+  size_t count;
+  struct ml_kept *kept[ML_BATCH_MAX];
+  enum ml_status outcome[ML_BATCH_MAX];
+  struct ml_renewal renewals[ML_BATCH_MAX];
+  struct ml_item items[ML_BATCH_MAX];
+  size_t of_item[ML_BATCH_MAX]; /* which of `kept` an item is */
+  char message[ML_BATCH_MAX][160];
+};
+
+struct ml_keeper {
+  pthread_t thread;
+  pthread_mutex_t mutex;
+  pthread_cond_t work; /* something is asked, due sooner, or to be ended */
+  pthread_cond_t done; /* something was answered */
+  struct ml_store *store;
+  struct batch *batch;
+  int64_t timeout;
+  bool stopping;
+  int64_t stop_by;
+  bool all_given_up;
+  int notify;
+  struct ml_kept *all;
+  struct ml_kept *first_asked;
+  struct ml_kept *last_asked;
+  const struct ml_kept *waiting; /* what the program waits for; its error goes here: */
+  struct ml_error error;
+  struct lost *lost;
+  struct ml_keeper_stats stats;
+  struct ml_keeper *next_abandoned;
+  size_t servers;
+  struct queue queues[];
+};
+
+static _Atomic(struct ml_keeper *) abandoned;
+
+/* The heap. */
+
+static bool sooner(const struct queue *queue, size_t a, size_t b) {
+  return queue->heap[a]->due < queue->heap[b]->due;
+}
+
+static void swap(struct queue *queue, size_t a, size_t b) {
+  struct ml_kept *kept = queue->heap[a];
+  queue->heap[a] = queue->heap[b];
+  queue->heap[b] = kept;
+  queue->heap[a]->place = a;
+  queue->heap[b]->place = b;
+}
+
+static void sift(struct queue *queue, size_t at) {
+  while (at > 0 && sooner(queue, at, (at - 1) / 2)) {
+    swap(queue, at, (at - 1) / 2);
+    at = (at - 1) / 2;
+  }
+  for (;;) {
+    size_t least = at;
+    for (size_t child = 2 * at + 1; child <= 2 * at + 2 && child < queue->count; child++)
+      if (sooner(queue, child, least)) least = child;
+    if (least == at) return;
+    swap(queue, at, least);
+    at = least;
+  }
+}
+
+static struct queue *queue_of(struct ml_keeper *keeper, const struct ml_kept *kept) {
+  return &keeper->queues[kept->lock.key.server];
+}
+
+/* Makes room for one more entry, so that scheduling it cannot fail. */
+static bool reserve(struct queue *queue) {
+  if (queue->entries < queue->room) return true;
+  size_t room = queue->room == 0 ? 16 : 2 * queue->room;
+  struct ml_kept **heap = realloc(queue->heap, room * sizeof(struct ml_kept *));
+  if (heap == NULL) return false;
+  queue->heap = heap;
+  queue->room = room;
+  return true;
+}
+
+static void schedule(struct ml_keeper *keeper, struct ml_kept *kept, int64_t due) {
+  struct queue *queue = queue_of(keeper, kept);
+  kept->due = due;
+  if (kept->place == NOT_DUE) {
+    kept->place = queue->count++;
+    queue->heap[kept->place] = kept;
+  }
+  sift(queue, kept->place);
+}
+
+static void unschedule(struct ml_keeper *keeper, struct ml_kept *kept) {
+  if (kept->place == NOT_DUE) return;
+  struct queue *queue = queue_of(keeper, kept);
+  size_t at = kept->place;
+  kept->place = NOT_DUE;
+  queue->count--;
+  if (at == queue->count) return;
+  queue->heap[at] = queue->heap[queue->count];
+  queue->heap[at]->place = at;
+  sift(queue, at);
+}
+
+/* Entries. */
+
+static int64_t interval_of(const struct ml_kept *kept) { return kept->ttl / RENEWALS_PER_TTL; }
+
+static int64_t deadline_of(const struct ml_kept *kept) { return atomic_load(&kept->lock.deadline); }
+
+/* Takes an entry out of everything, and frees it. */
+static void dispose(struct ml_keeper *keeper, struct ml_kept *kept) {
+  unschedule(keeper, kept);
+  queue_of(keeper, kept)->entries--;
+  if (kept->previous != NULL)
+    kept->previous->next = kept->next;
+  else
+    keeper->all = kept->next;
+  if (kept->next != NULL) kept->next->previous = kept->previous;
+  free(kept->loss);
+  free(kept);
+}
+
+/* Takes back what was asked and not yet begun. */
+static void unask(struct ml_keeper *keeper, struct ml_kept *kept) {
+  if (!kept->asked) return;
+  kept->asked = false;
+  struct ml_kept *before = NULL;
+  struct ml_kept **at = &keeper->first_asked;
+  while (*at != kept) {
+    before = *at;
+    at = &before->next_asked;
+  }
+  *at = kept->next_asked;
+  if (keeper->last_asked == kept) keeper->last_asked = before;
+}
+
+/* Makes the descriptor readable. A full pipe is readable already. */
+static void tell(const struct ml_keeper *keeper) {
+  if (keeper->notify >= 0) (void)!write(keeper->notify, "", 1);
+}
+
+/* Lost in the background: held() is false from here on, and the program is told. Without memory for
+ * the telling, its next call tells it. */
+static void lose(struct ml_keeper *keeper, struct ml_kept *kept, const char *message) {
+  ml_lock_forget(&kept->lock, true);
+  unschedule(keeper, kept);
+  if (kept->owner != NULL) unask(keeper, kept); /* the loss is the answer */
+  keeper->stats.losses++;
+  kept->lost = true;
+  kept->loss = strdup(message);
+  if (kept->owner == NULL) return;
+  size_t size = strlen(message) + 1;
+  struct lost *lost = malloc(sizeof *lost + size);
+  if (lost == NULL) return;
+  lost->owner = kept->owner;
+  memcpy(lost->message, message, size);
+  lost->next = NULL;
+  struct lost **last = &keeper->lost;
+  while (*last != NULL) last = &(*last)->next;
+  *last = lost;
+  tell(keeper);
+}
+
+static void lose_by_time(struct ml_keeper *keeper, struct ml_kept *kept, const char *why) {
+  char message[512];
+  (void)snprintf(message, sizeof message, "lock \"%s\" was lost: its lease ended%s%s",
+                 kept->lock.name, why[0] != '\0' ? ", " : "", why);
+  lose(keeper, kept, message);
+  kept->lock.unsettled = true; /* its record may live a moment longer */
+}
+
+/* Wishes. */
+
+static void ask(struct ml_keeper *keeper, struct ml_kept *kept, enum ml_wish wish, int64_t ttl) {
+  kept->wish = wish;
+  kept->wish_ttl = ttl;
+  kept->answered = false;
+  kept->releasing = wish == ML_WISH_RELEASE;
+  if (!kept->asked) {
+    kept->asked = true;
+    kept->next_asked = NULL;
+    if (keeper->last_asked != NULL)
+      keeper->last_asked->next_asked = kept;
+    else
+      keeper->first_asked = kept;
+    keeper->last_asked = kept;
+  }
+  (void)pthread_cond_signal(&keeper->work);
+}
+
+static void keep_going(struct ml_keeper *keeper, struct ml_kept *kept, enum ml_status outcome,
+                       const char *message);
+
+static enum ml_status fulfil(struct ml_keeper *keeper, struct ml_kept *kept, enum ml_wish wish,
+                             struct ml_error *error) {
+  ml_store_begin(keeper->store);
+  switch (wish) {
+  case ML_WISH_REFRESH:
+    return ml_lock_refresh(&kept->lock, keeper->store, kept->ttl, error);
+  case ML_WISH_VERIFY:
+    return ml_lock_verify(&kept->lock, keeper->store, error);
+  case ML_WISH_RELEASE:
+    break;
+  }
+  return ml_lock_release(&kept->lock, keeper->store, error);
+}
+
+/* Does the first wish. Called and returns with the mutex. */
+static void serve(struct ml_keeper *keeper) {
+  struct ml_kept *kept = keeper->first_asked;
+  enum ml_wish wish = kept->wish;
+  unask(keeper, kept);
+  if (wish == ML_WISH_RELEASE) unschedule(keeper, kept);
+  if (wish == ML_WISH_REFRESH) kept->ttl = kept->wish_ttl;
+  kept->busy = kept->adopted = true;
+  (void)pthread_mutex_unlock(&keeper->mutex);
+
+  struct ml_error error = {.message = ""};
+  enum ml_status outcome = fulfil(keeper, kept, wish, &error);
+
+  (void)pthread_mutex_lock(&keeper->mutex);
+  kept->busy = false;
+  keeper->stats.round_trips = ml_store_round_trips(keeper->store);
+  bool awaited = keeper->waiting == kept && !kept->asked;
+  if (outcome == ML_LOST || outcome == ML_NOT_HELD)
+    unschedule(keeper, kept);
+  else if (wish == ML_WISH_REFRESH)
+    keep_going(keeper, kept, outcome, error.message);
+  if (outcome == ML_LOST && wish != ML_WISH_RELEASE && !awaited) {
+    bool unsettled = kept->lock.unsettled;
+    lose(keeper, kept, error.message); /* who asked has been told that no answer came */
+    kept->lock.unsettled = unsettled;
+  }
+  if (kept->asked) return; /* something else is wanted meanwhile */
+  kept->answered = true;
+  kept->answer = outcome;
+  kept->releasing = false;
+  if (keeper->waiting == kept && outcome != ML_OK) keeper->error = error;
+  (void)pthread_cond_broadcast(&keeper->done);
+}
+
+/* Giving up many: what nobody waits for leaves without replies, and one answer covers it all. */
+
+/* Without the mutex; the entries are busy. True: it is known that all of them are given up. */
+static bool give_up(struct ml_keeper *keeper, struct ml_kept **list, size_t count) {
+  bool all = true;
+  for (size_t done = 0; done < count;) {
+    struct ml_lock *locks[ML_GIVE_UP_MAX];
+    size_t some = 0;
+    while (some < ML_GIVE_UP_MAX && done < count) locks[some++] = &list[done++]->lock;
+    all = ml_lock_give_up(locks, some, keeper->store) && all;
+  }
+  return all;
+}
+
+/* Takes the wishes at the head of the queue that are releases of locks that have gone. */
+static void serve_orphans(struct ml_keeper *keeper) {
+  struct batch *batch = keeper->batch;
+  batch->count = 0;
+  while (batch->count < ML_BATCH_MAX && keeper->first_asked != NULL &&
+         keeper->first_asked->owner == NULL) {
+    struct ml_kept *kept = keeper->first_asked;
+    unask(keeper, kept);
+    unschedule(keeper, kept);
+    kept->busy = true;
+    batch->kept[batch->count++] = kept;
+  }
+  (void)pthread_mutex_unlock(&keeper->mutex);
+  ml_store_begin(keeper->store);
+  (void)give_up(keeper, batch->kept, batch->count);
+  (void)pthread_mutex_lock(&keeper->mutex);
+  for (size_t i = 0; i < batch->count; i++) dispose(keeper, batch->kept[i]);
+}
+
+/* Renewing. */
+
+static void found(void *context, size_t index, const struct ml_view *view) {
+  struct batch *batch = context;
+  (void)ml_lock_found(&batch->kept[batch->of_item[index]]->lock, view);
+}
+
+static void renewed(void *context, size_t index, const struct ml_view *view) {
+  struct batch *batch = context;
+  size_t i = batch->of_item[index];
+  if (ml_lock_proven(&batch->kept[i]->lock, &batch->renewals[i], view)) batch->outcome[i] = ML_OK;
+}
+
+static void add_item(struct batch *batch, size_t *count, size_t i, const struct ml_write *write) {
+  const struct ml_lock *lock = &batch->kept[i]->lock;
+  batch->items[*count] = (struct ml_item){&lock->key, write, lock->version};
+  batch->of_item[(*count)++] = i;
+}
+
+static bool current(const struct ml_keeper *keeper, const struct ml_kept *kept) {
+  return ml_store_current(keeper->store, &kept->lock.key, kept->lock.version);
+}
+
+/* Learns the versions of records that this connection has not read yet. */
+static enum ml_status read_batch(struct ml_keeper *keeper, struct ml_error *error) {
+  struct batch *batch = keeper->batch;
+  size_t count = 0;
+  for (size_t i = 0; i < batch->count; i++)
+    if (!current(keeper, batch->kept[i])) add_item(batch, &count, i, NULL);
+  if (count == 0) return ML_OK;
+  return ml_store_batch(keeper->store, batch->items, count, found, batch, error);
+}
+
+static enum ml_status renew_batch(struct ml_keeper *keeper, struct ml_error *error) {
+  struct batch *batch = keeper->batch;
+  size_t count = 0;
+  for (size_t i = 0; i < batch->count; i++) {
+    struct ml_kept *kept = batch->kept[i];
+    if (!current(keeper, kept)) continue;
+    ml_lock_prepare(&kept->lock, kept->ttl, &batch->renewals[i]);
+    add_item(batch, &count, i, &batch->renewals[i].write);
+  }
+  if (count == 0) return ML_OK;
+  return ml_store_batch(keeper->store, batch->items, count, renewed, batch, error);
+}
+
+static bool is_silence(enum ml_status status) {
+  return status == ML_TIMEOUT || status == ML_UNREACHABLE;
+}
+
+/* What the batch did not prove is asked singly, as long as the server answers. */
+static void renew_singly(struct ml_keeper *keeper, enum ml_status status, struct ml_error *error) {
+  struct batch *batch = keeper->batch;
+  for (size_t i = 0; i < batch->count; i++) {
+    struct ml_kept *kept = batch->kept[i];
+    if (batch->outcome[i] == ML_OK) continue;
+    if (!is_silence(status)) {
+      ml_store_begin(keeper->store);
+      status = ml_lock_refresh(&kept->lock, keeper->store, kept->ttl, error);
+    }
+    batch->outcome[i] = status;
+    (void)snprintf(batch->message[i], sizeof batch->message[i], "%.159s", error->message);
+    if (status == ML_LOST) status = ML_OK;
+  }
+}
+
+/* Flies the batch, without the mutex. No flight takes longer than the shortest of the intervals. */
+static void fly(struct ml_keeper *keeper) {
+  struct batch *batch = keeper->batch;
+  int64_t span = keeper->timeout;
+  for (size_t i = 0; i < batch->count; i++) {
+    if (interval_of(batch->kept[i]) < span) span = interval_of(batch->kept[i]);
+    batch->outcome[i] = ML_TIMEOUT;
+  }
+  if (span < FLIGHT_MIN) span = FLIGHT_MIN;
+  ml_store_begin_until(keeper->store, ml_clock_after(ml_clock_now(), span));
+
+  struct ml_error error = {.message = ""};
+  enum ml_status status = ML_OK;
+  if (!ml_store_is_proxy(keeper->store)) {
+    status = read_batch(keeper, &error);
+    if (status == ML_OK) status = renew_batch(keeper, &error);
+  }
+  renew_singly(keeper, status, &error);
+}
+
+/* After a flight, with the mutex: when is it due again? */
+static void keep_going(struct ml_keeper *keeper, struct ml_kept *kept, enum ml_status outcome,
+                       const char *message) {
+  int64_t now = ml_clock_now();
+  int64_t interval = interval_of(kept);
+  int64_t due;
+  switch (outcome) {
+  case ML_OK:
+    keeper->stats.renewals++;
+    due = deadline_of(kept) - kept->ttl + interval;
+    break;
+  case ML_LOST:
+    lose(keeper, kept, message);
+    return;
+  default:
+    keeper->stats.failures++;
+    due = interval / 4 < RETRY_MIN ? RETRY_MIN : interval / 4;
+    due = now + (due > RETRY_MAX ? RETRY_MAX : due);
+    if (due > deadline_of(kept)) due = deadline_of(kept);
+    if (now >= deadline_of(kept)) {
+      lose_by_time(keeper, kept, message);
+      return;
+    }
+  }
+  schedule(keeper, kept, due);
+}
+
+/* Locks that are nearly due go along, so that many of them end up in few flights. */
+static bool goes_along(const struct ml_kept *kept, int64_t now) {
+  int64_t slack = kept->ending ? 0 : interval_of(kept) / 8;
+  return kept->due - slack <= now;
+}
+
+/* Fills the batch with what is due on one server. Ends those whose time is over. */
+static void gather(struct ml_keeper *keeper, struct queue *queue) {
+  struct batch *batch = keeper->batch;
+  int64_t now = ml_clock_now();
+  batch->count = 0;
+  while (batch->count < ML_BATCH_MAX && queue->count > 0 && goes_along(queue->heap[0], now)) {
+    struct ml_kept *kept = queue->heap[0];
+    if (now >= deadline_of(kept)) {
+      lose_by_time(keeper, kept,
+                   kept->ending ? "which max_hold did not let be renewed" : "not renewed in time");
+    } else if (now >= kept->hold_until) {
+      kept->ending = true;
+      schedule(keeper, kept, deadline_of(kept));
+    } else {
+      if (now - kept->due > keeper->stats.longest_delay)
+        keeper->stats.longest_delay = now - kept->due;
+      unschedule(keeper, kept);
+      kept->busy = kept->adopted = true;
+      batch->kept[batch->count++] = kept;
+    }
+  }
+}
+
+/* One flight for one server; called and returns with the mutex. */
+static void pass(struct ml_keeper *keeper, struct queue *queue) {
+  struct batch *batch = keeper->batch;
+  gather(keeper, queue);
+  if (batch->count == 0) return;
+  keeper->stats.passes++;
+  (void)pthread_mutex_unlock(&keeper->mutex);
+  fly(keeper);
+  (void)pthread_mutex_lock(&keeper->mutex);
+  for (size_t i = 0; i < batch->count; i++) {
+    struct ml_kept *kept = batch->kept[i];
+    kept->busy = false;
+    keep_going(keeper, kept, batch->outcome[i], batch->message[i]);
+  }
+  keeper->stats.round_trips = ml_store_round_trips(keeper->store);
+  (void)pthread_cond_broadcast(&keeper->done);
+}
+
+/* The thread. */
+
+static struct queue *first_due(struct ml_keeper *keeper) {
+  struct queue *first = NULL;
+  for (size_t i = 0; i < keeper->servers; i++) {
+    struct queue *queue = &keeper->queues[i];
+    if (queue->count > 0 && (first == NULL || queue->heap[0]->due < first->heap[0]->due))
+      first = queue;
+  }
+  return first;
+}
+
+/* Waits on a condition until a time of our clock, which may differ from the condition's. */
+static void wait_until(pthread_cond_t *condition, pthread_mutex_t *mutex, int64_t deadline) {
+  if (deadline == ML_FOREVER) {
+    (void)pthread_cond_wait(condition, mutex);
+    return;
+  }
+  int64_t left = deadline - ml_clock_now();
+  if (left <= 0) return;
+#ifdef __APPLE__
+  struct timespec span = {.tv_sec = (time_t)(left / ML_SECOND),
+                          .tv_nsec = (long)(left % ML_SECOND)};
+  (void)pthread_cond_timedwait_relative_np(condition, mutex, &span);
+#else
+  struct timespec until;
+  (void)clock_gettime(CLOCK_MONOTONIC, &until);
+  until.tv_sec += (time_t)(left / ML_SECOND);
+  until.tv_nsec += (long)(left % ML_SECOND);
+  if (until.tv_nsec >= ML_SECOND) {
+    until.tv_nsec -= (long)ML_SECOND;
+    until.tv_sec++;
+  }
+  (void)pthread_cond_timedwait(condition, mutex, &until);
+#endif
+}
+
+/* All that is left when the keeper is asked to stop, in flights, by one deadline. */
+static void give_up_all(struct ml_keeper *keeper) {
+  struct batch *batch = keeper->batch;
+  keeper->all_given_up = true;
+  ml_store_begin_until(keeper->store, keeper->stop_by);
+  while (keeper->all != NULL) {
+    batch->count = 0;
+    while (keeper->all != NULL && batch->count < ML_BATCH_MAX) {
+      struct ml_kept *kept = keeper->all;
+      bool ours = kept->adopted && (kept->lock.owned || kept->lock.giving_up);
+      if (ours) batch->kept[batch->count++] = kept;
+      unask(keeper, kept);
+      unschedule(keeper, kept);
+      keeper->all = kept->next;
+      if (kept->next != NULL) kept->next->previous = NULL;
+      if (ours) continue;
+      free(kept->loss);
+      free(kept);
+    }
+    if (!give_up(keeper, batch->kept, batch->count)) keeper->all_given_up = false;
+    for (size_t i = 0; i < batch->count; i++) {
+      free(batch->kept[i]->loss);
+      free(batch->kept[i]);
+    }
+  }
+}
+
+static void *run(void *argument) {
+  struct ml_keeper *keeper = argument;
+  (void)pthread_mutex_lock(&keeper->mutex);
+  while (!keeper->stopping) {
+    struct queue *queue = first_due(keeper);
+    if (keeper->first_asked != NULL && keeper->first_asked->owner == NULL)
+      serve_orphans(keeper);
+    else if (keeper->first_asked != NULL)
+      serve(keeper);
+    else if (queue != NULL && queue->heap[0]->due <= ml_clock_now())
+      pass(keeper, queue);
+    else
+      wait_until(&keeper->work, &keeper->mutex, queue != NULL ? queue->heap[0]->due : ML_FOREVER);
+  }
+  (void)pthread_mutex_unlock(&keeper->mutex);
+  give_up_all(keeper); /* the program has let go of everything and only waits for the end */
+  return NULL;
+}
+
+/* Starting and stopping. */
+
+/* The module must not be unmapped under a running thread, whatever becomes of the state that loaded
+ * it. In a static program there is nothing to pin. */
+static void pin_module(void) {
+  Dl_info info;
+  static const char here = 0;
+  if (dladdr(&here, &info) != 0 && info.dli_fname != NULL)
+    (void)dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);
+}
+
+/* Signals are for the program's threads. */
+static int start_thread(struct ml_keeper *keeper) {
+  sigset_t all, saved;
+  sigfillset(&all);
+  (void)pthread_sigmask(SIG_SETMASK, &all, &saved);
+  int failure = pthread_create(&keeper->thread, NULL, run, keeper);
+  (void)pthread_sigmask(SIG_SETMASK, &saved, NULL);
+  return failure;
+}
+
+static void init_condition(pthread_cond_t *condition) {
+  pthread_condattr_t attributes;
+  (void)pthread_condattr_init(&attributes);
+#ifndef __APPLE__
+  (void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+#endif
+  (void)pthread_cond_init(condition, &attributes);
+  (void)pthread_condattr_destroy(&attributes);
+}
+
+static void free_keeper(struct ml_keeper *keeper) {
+  while (keeper->lost != NULL) {
+    struct lost *next = keeper->lost->next;
+    free(keeper->lost);
+    keeper->lost = next;
+  }
+  for (size_t i = 0; i < keeper->servers; i++) free(keeper->queues[i].heap);
+  ml_store_close(keeper->store);
+  (void)pthread_cond_destroy(&keeper->done);
+  (void)pthread_cond_destroy(&keeper->work);
+  (void)pthread_mutex_destroy(&keeper->mutex);
+  free(keeper->batch);
+  free(keeper);
+}
+
+struct ml_keeper *ml_keeper_start(const struct ml_store_options *options, int notify,
+                                  struct ml_error *error) {
+  size_t servers = options->servers->count;
+  struct ml_keeper *keeper = calloc(1, sizeof *keeper + servers * sizeof keeper->queues[0]);
+  if (keeper == NULL) {
+    (void)ml_fail(error, ML_REFUSED, "not enough memory to renew in the background");
+    return NULL;
+  }
+  (void)pthread_mutex_init(&keeper->mutex, NULL);
+  init_condition(&keeper->work);
+  init_condition(&keeper->done);
+  keeper->servers = servers;
+  keeper->timeout = options->timeout;
+  keeper->notify = notify;
+  keeper->batch = malloc(sizeof *keeper->batch);
+  keeper->store = ml_store_open(options, error);
+  if (keeper->store != NULL && keeper->batch != NULL) {
+    pin_module();
+    char words[128];
+    int failure = start_thread(keeper);
+    if (failure == 0) return keeper;
+    (void)ml_fail(error, ML_REFUSED, "no thread to renew in the background: %s",
+                  ml_system_error(failure, words, sizeof words));
+  } else if (keeper->store != NULL) {
+    (void)ml_fail(error, ML_REFUSED, "not enough memory to renew in the background");
+  }
+  free_keeper(keeper);
+  return NULL;
+}
+
+void ml_keeper_notify(struct ml_keeper *keeper, int notify) {
+  (void)pthread_mutex_lock(&keeper->mutex);
+  keeper->notify = notify;
+  if (keeper->lost != NULL) tell(keeper); /* it was lost before anybody watched */
+  (void)pthread_mutex_unlock(&keeper->mutex);
+}
+
+void ml_keeper_stop(struct ml_keeper *keeper, int64_t deadline) {
+  (void)pthread_mutex_lock(&keeper->mutex);
+  keeper->stopping = true;
+  keeper->stop_by = deadline;
+  (void)pthread_cond_signal(&keeper->work);
+  (void)pthread_mutex_unlock(&keeper->mutex);
+}
+
+bool ml_keeper_join(struct ml_keeper *keeper, struct ml_keeper_stats *last) {
+  (void)pthread_join(keeper->thread, NULL);
+  *last = keeper->stats;
+  last->round_trips = ml_store_round_trips(keeper->store);
+  bool all = keeper->all_given_up;
+  free_keeper(keeper);
+  return all;
+}
+
+void ml_keeper_abandon(struct ml_keeper *keeper) {
+  keeper->next_abandoned = atomic_load(&abandoned);
+  while (!atomic_compare_exchange_weak(&abandoned, &keeper->next_abandoned, keeper)) continue;
+}
+
+/* What the program does. */
+
+struct ml_kept *ml_keeper_add(struct ml_keeper *keeper, struct ml_lock *lock, int64_t max_hold) {
+  size_t text = ML_KEY_TEXT_FOR(lock->key.length);
+  struct ml_kept *kept = calloc(1, sizeof *kept + text);
+  if (kept == NULL) return NULL;
+  kept->lock = *lock;
+  kept->lock.key.text = memcpy(kept + 1, lock->key.text, text);
+  kept->lock.name = kept->lock.key.text + (lock->name - lock->key.text);
+  kept->lock.version = (struct ml_version){0, 0}; /* it was read on another connection */
+  kept->lock.client = NULL;
+  kept->owner = lock;
+  kept->ttl = lock->ttl;
+  kept->place = NOT_DUE;
+  int64_t acquired = deadline_of(kept) - kept->ttl;
+  kept->hold_until = ml_clock_after(acquired, max_hold);
+
+  (void)pthread_mutex_lock(&keeper->mutex);
+  struct queue *queue = queue_of(keeper, kept);
+  bool room = reserve(queue);
+  if (room) {
+    queue->entries++;
+    kept->next = keeper->all;
+    if (kept->next != NULL) kept->next->previous = kept;
+    keeper->all = kept;
+    schedule(keeper, kept, acquired + interval_of(kept));
+    if (kept->place == 0) (void)pthread_cond_signal(&keeper->work);
+  }
+  (void)pthread_mutex_unlock(&keeper->mutex);
+  if (!room) {
+    free(kept);
+    return NULL;
+  }
+  lock->seq += WRITES_OF_KEEPER;
+  atomic_store(&lock->deadline, ML_FOREVER); /* until it is given up; the kept one's counts */
+  return kept;
+}
+
+bool ml_kept_held(const struct ml_kept *kept, int64_t *left) {
+  return ml_lock_held(&kept->lock, left);
+}
+
+bool ml_keeper_take_back(struct ml_keeper *keeper, struct ml_kept *kept, struct ml_lock *lock) {
+  (void)pthread_mutex_lock(&keeper->mutex);
+  bool ours = !kept->adopted && !kept->lost;
+  if (ours) {
+    atomic_store(&lock->deadline, deadline_of(kept));
+    dispose(keeper, kept);
+  }
+  (void)pthread_mutex_unlock(&keeper->mutex);
+  return ours;
+}
+
+static enum ml_status tell_loss(const struct ml_kept *kept, struct ml_error *error) {
+  if (kept->loss != NULL) return ml_fail(error, ML_LOST, "%s", kept->loss);
+  return ml_fail(error, ML_LOST, "lock \"%s\" was lost", kept->lock.name);
+}
+
+enum ml_status ml_keeper_ask(struct ml_keeper *keeper, struct ml_kept *kept, enum ml_wish wish,
+                             int64_t ttl, struct ml_error *error) {
+  int64_t until = ml_clock_after(ml_clock_now(), keeper->timeout);
+  bool release = wish == ML_WISH_RELEASE;
+  (void)pthread_mutex_lock(&keeper->mutex);
+  /* The answer to an earlier release that was not waited for may have come meanwhile. */
+  bool done = release && kept->answered && kept->wish == ML_WISH_RELEASE &&
+              (kept->answer == ML_OK || kept->answer == ML_LOST);
+  if (!done && !kept->lost && !kept->releasing) ask(keeper, kept, wish, ttl);
+  keeper->waiting = kept;
+  while (!kept->lost && !kept->answered && ml_clock_now() < until)
+    wait_until(&keeper->done, &keeper->mutex, until);
+  keeper->waiting = NULL;
+
+  enum ml_status answer = kept->answered ? kept->answer : ML_TIMEOUT;
+  if (kept->lost) {
+    unask(keeper, kept);
+    answer = tell_loss(kept, error);
+  } else if (!kept->answered) {
+    if (!release) unask(keeper, kept);
+    (void)ml_fail(error, ML_TIMEOUT, "lock \"%s\": no answer in time to what renews it",
+                  kept->lock.name);
+  } else if (done && answer == ML_LOST) {
+    (void)ml_fail(error, ML_LOST, "lock \"%s\" was lost before it was released", kept->lock.name);
+  } else if (answer != ML_OK) {
+    *error = keeper->error;
+  }
+  (void)pthread_mutex_unlock(&keeper->mutex);
+  return answer;
+}
+
+bool ml_keeper_settle(struct ml_keeper *keeper, struct ml_kept *kept) {
+  int64_t until = ml_clock_after(ml_clock_now(), keeper->timeout);
+  (void)pthread_mutex_lock(&keeper->mutex);
+  while ((kept->busy || kept->asked) && ml_clock_now() < until)
+    wait_until(&keeper->done, &keeper->mutex, until);
+  bool settled = !kept->busy && !kept->asked;
+  (void)pthread_mutex_unlock(&keeper->mutex);
+  return settled;
+}
+
+bool ml_keeper_end(struct ml_keeper *keeper, struct ml_kept *kept) {
+  (void)pthread_mutex_lock(&keeper->mutex);
+  bool left = kept->lock.owned || kept->lock.giving_up || kept->lock.unsettled;
+  dispose(keeper, kept);
+  (void)pthread_mutex_unlock(&keeper->mutex);
+  return left;
+}
+
+void ml_keeper_drop(struct ml_keeper *keeper, struct ml_kept *kept) {
+  (void)pthread_mutex_lock(&keeper->mutex);
+  kept->owner = NULL;
+  ask(keeper, kept, ML_WISH_RELEASE, 0);
+  (void)pthread_mutex_unlock(&keeper->mutex);
+}
+
+const struct ml_lock *ml_keeper_next_lost(struct ml_keeper *keeper, int drain, char *message,
+                                          size_t size) {
+  const struct ml_lock *owner = NULL;
+  (void)pthread_mutex_lock(&keeper->mutex);
+  struct lost *lost = keeper->lost;
+  if (lost != NULL) {
+    keeper->lost = lost->next;
+    owner = lost->owner;
+    (void)snprintf(message, size, "%s", lost->message);
+    free(lost);
+  }
+  char bytes[64];
+  while (keeper->lost == NULL && drain >= 0 && read(drain, bytes, sizeof bytes) > 0) continue;
+  (void)pthread_mutex_unlock(&keeper->mutex);
+  return owner;
+}
+
+void ml_keeper_forget(struct ml_keeper *keeper, const struct ml_lock *lock) {
+  (void)pthread_mutex_lock(&keeper->mutex);
+  for (struct lost **at = &keeper->lost; *at != NULL;) {
+    struct lost *lost = *at;
+    if (lost->owner == lock) {
+      *at = lost->next;
+      free(lost);
+    } else {
+      at = &lost->next;
+    }
+  }
+  (void)pthread_mutex_unlock(&keeper->mutex);
+}
+
+void ml_keeper_stats(struct ml_keeper *keeper, struct ml_keeper_stats *stats) {
+  (void)pthread_mutex_lock(&keeper->mutex);
+  *stats = keeper->stats;
+  (void)pthread_mutex_unlock(&keeper->mutex);
+}
