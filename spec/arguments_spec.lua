@@ -250,7 +250,6 @@ describe("a bad ttl", function()
     { range, 2419201 }, { range, 2419200.001 }, { range, 2592000 }, { range, 2592001 },
     { range, 3e6 }, { range, 1e12 }, { range, 2 ^ 53 }, { range, 1760000000000 },
     { range, 1e300 }, { range, math.maxinteger }, { range, math.mininteger },
-    { "below a millisecond", 0.0005 }, { "below a millisecond", 1e-300 },
     { "number", "10" }, { "number", "" }, { "number", true }, { "number", false },
     { "number", {} }, { "number", print },
   }

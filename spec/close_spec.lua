@@ -3,27 +3,11 @@
 local support = require "spec.support"
 support.setup()
 
-local lfs = require "lfs"
 local memlock = require "memlock"
 
 local timeout = 0.3
 
 local function key_of(lock) return "memlock:" .. lock:name() end
-
--- Stops a server, and waits until the last of its threads has noticed.
-local function stop(server)
-  server:stop_process()
-  local tasks = ("/proc/%d/task/"):format(server.pid)
-  support.eventually(function()
-    for task in lfs.dir(tasks) do
-      local file = io.open(tasks .. task .. "/stat")
-      local state = file and file:read("a"):match("%) (%a)")
-      if file then file:close() end
-      if state and state ~= "T" then return false end
-    end
-    return true
-  end)
-end
 
 -- That many held locks of one client; their keys.
 local function hold(client, count, options)
@@ -96,7 +80,7 @@ describe("client:close", function()
     local server = support.memcached()
     local client = memlock.client(server.address, { timeout = timeout })
     local locks = hold(client, support.count(1000))
-    stop(server)
+    server:stop_process()
     local took, result = support.elapsed(client.close, client)
     assert.is_true(result)
     about_one_timeout(took)
@@ -111,7 +95,7 @@ describe("client:close", function()
     end
     local client = memlock.client(addresses, { timeout = timeout })
     hold(client, 30)
-    for _, server in ipairs(servers) do stop(server) end
+    for _, server in ipairs(servers) do server:stop_process() end
     about_one_timeout((support.elapsed(client.close, client)))
   end)
 
@@ -313,7 +297,7 @@ describe("local lock <close>", function()
     local client = memlock.client(server.address, { timeout = timeout })
     local lock = assert(client:lock(support.name()):acquire())
     local thrown = {}
-    stop(server)
+    server:stop_process()
     local took, ok, err = support.elapsed(pcall, function()
       local _ <close> = lock
       error(thrown)
@@ -344,7 +328,7 @@ describe("local client <close>", function()
     local server = support.memcached()
     local client = memlock.client(server.address, { timeout = timeout })
     hold(client, 10)
-    stop(server)
+    server:stop_process()
     about_one_timeout((support.elapsed(function() local _ <close> = client end)))
   end)
 end)
@@ -384,7 +368,7 @@ describe("a collected lock", function()
     do
       local client = memlock.client(server.address, { timeout = 5 })
       hold(client, count)
-      stop(server)
+      server:stop_process()
       local took = support.elapsed(collectgarbage)
       assert.is_true(took < support.slack(0.1), took)
       assert.equal(0, tonumber(tostring(client):match("(%d+) held")))

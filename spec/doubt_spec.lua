@@ -3,7 +3,6 @@
 local support = require "spec.support"
 support.setup()
 
-local lfs = require "lfs"
 local memlock = require "memlock"
 
 local TIMEOUT = 0.15
@@ -74,25 +73,10 @@ describe("a server that is stopped", function()
     other:close()
   end)
 
-  -- The signal takes a moment to stop all threads.
-  local function stop()
-    server:stop_process()
-    support.eventually(function()
-      for thread in lfs.dir(("/proc/%d/task"):format(server.pid)) do
-        local path = ("/proc/%d/task/%s/stat"):format(server.pid, thread)
-        local file = tonumber(thread) and assert(io.open(path))
-        local stat = file and file:read("a")
-        if file then file:close() end
-        if stat and not stat:find("^%d+ %b() T") then return false end
-      end
-      return true
-    end)
-  end
-
   -- An acquire that the server gets to see when it runs again.
   local function acquire_while_stopped(lock, connected)
     if connected then assert.is_false(client:holder(support.name())) end
-    stop()
+    server:stop_process()
     assert_times_out(lock.acquire, lock)
     assert.is_false((lock:held()))
     assert.is_nil(lock:token())
@@ -103,7 +87,7 @@ describe("a server that is stopped", function()
     function()
       local held = assert(client:lock(name, { ttl = 60 }):acquire())
       local free = client:lock(support.name())
-      stop()
+      server:stop_process()
       for _, call in ipairs { "refresh", "verify", "holder", "release" } do
         assert_times_out(held[call], held)
       end
@@ -116,7 +100,7 @@ describe("a server that is stopped", function()
 
   it("does not slow down what needs no server", function()
     local lock, free = client:lock(name), client:lock(support.name())
-    stop()
+    server:stop_process()
     assert_times_out(lock.acquire, lock)
     local took = support.elapsed(function()
       assert_fails("not_held", name, lock:release())
@@ -129,7 +113,7 @@ describe("a server that is stopped", function()
 
   it("makes a wait end in its time, with the failure and not with `held`", function()
     local lock = client:lock(name)
-    stop()
+    server:stop_process()
     local took, ok, message, code = support.elapsed(lock.acquire, lock, 0.6)
     assert_fails("timeout", "in time", ok, message, code)
     assert.is_true(took >= 0.6 and took <= 0.6 + support.slack(1.2 * TIMEOUT), took)
@@ -191,7 +175,7 @@ describe("a server that is stopped", function()
 
   it("may be stopped for longer than a ttl: the record is removed all the same", function()
     local lock = client:lock(name, { ttl = 1 })
-    stop()
+    server:stop_process()
     assert_times_out(lock.acquire, lock)
     assert_fails("not_held", name, lock:release()) -- as a program that cleans up may say
     support.sleep(3.2)
@@ -209,7 +193,7 @@ describe("a server that is stopped", function()
       return memlock.sleep(seconds)
     end })
     local lock = patient:lock(name, { ttl = 30 })
-    stop()
+    server:stop_process()
     assert.equal(lock, lock:acquire(5))
     assert.is_true(lock:verify())
     patient:close()
@@ -221,7 +205,7 @@ describe("a server that is stopped", function()
     for i = 1, 8 do
       locks[i] = client:lock(support.name(), { ttl = 30 })
     end
-    stop()
+    server:stop_process()
     for _, lock in ipairs(locks) do assert_times_out(lock.acquire, lock) end
     server:continue_process()
     for _, lock in ipairs(locks) do

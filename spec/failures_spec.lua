@@ -3,7 +3,6 @@
 local support = require "spec.support"
 support.setup()
 
-local lfs = require "lfs"
 local net = require "spec.support.net"
 
 local memlock = require "memlock"
@@ -11,21 +10,6 @@ local memlock = require "memlock"
 local timeout = 0.2 -- of one operation, below
 
 local function key_of(lock) return "memlock:" .. lock:name() end
-
--- Stops a server, and waits until the last of its threads has noticed.
-local function stop(server)
-  server:stop_process()
-  local tasks = ("/proc/%d/task/"):format(server.pid)
-  support.eventually(function()
-    for task in lfs.dir(tasks) do
-      local file = io.open(tasks .. task .. "/stat")
-      local state = file and file:read("a"):match("%) (%a)")
-      if file then file:close() end
-      if state and state ~= "T" then return false end
-    end
-    return true
-  end)
-end
 
 -- A wait of `wait` that gets no answer ends with the operation that is then under way.
 local function in_time(wait, took)
@@ -367,7 +351,7 @@ describe("five failures", function()
     local name = support.name()
     local holder = assert(memlock.client(support.server().address):lock(name):acquire())
     local stopped = support.memcached()
-    stop(stopped)
+    stopped:stop_process()
     local full = support.memcached { args = { "-M", "-I", "512k" }, memory = 1 }
     fill(full:raw())
     local addresses = {
@@ -420,7 +404,7 @@ describe("afterwards the client is as good as new:", function()
     local client = memlock.client(server.address, { timeout = timeout })
     local lock = client:lock(support.name())
     for _ = 1, 3 do
-      stop(server)
+      server:stop_process()
       fails("timeout", server.address, lock, "acquire")
       server:continue_process()
       assert.equal(lock, lock:acquire())
@@ -457,12 +441,12 @@ describe("afterwards the client is as good as new:", function()
     local server = support.memcached()
     local client = memlock.client(server.address, { timeout = timeout })
     local lock = assert(client:lock(support.name()):acquire())
-    stop(server)
+    server:stop_process()
     fails("timeout", server.address, lock, "refresh")
     server:continue_process()
     assert.is_true(lock:refresh())
     assert.is_true(lock:verify())
-    stop(server)
+    server:stop_process()
     fails("timeout", server.address, lock, "release")
     server:continue_process()
     assert.is_true(lock:release()) -- the second call finishes the job
@@ -478,7 +462,7 @@ describe("afterwards the client is as good as new:", function()
       local theirs = client:lock(support.name())
       raw:set(key_of(theirs), "somebody else")
       local lock = client:lock(support.name(), { ttl = 60 })
-      stop(server)
+      server:stop_process()
       fails("timeout", server.address, lock, "acquire")
       server:continue_process()
       local function go_on()

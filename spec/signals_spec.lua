@@ -3,27 +3,11 @@
 local support = require "spec.support"
 support.setup()
 
-local lfs = require "lfs"
 local memlock = require "memlock"
 
 local posix = support.posix
 
 local timeout = 0.5
-
--- Stops a server, and waits until the last of its threads has noticed.
-local function stop(server)
-  server:stop_process()
-  local tasks = ("/proc/%d/task/"):format(server.pid)
-  support.eventually(function()
-    for task in lfs.dir(tasks) do
-      local file = io.open(tasks .. task .. "/stat")
-      local state = file and file:read("a"):match("%) (%a)")
-      if file then file:close() end
-      if state and state ~= "T" then return false end
-    end
-    return true
-  end)
-end
 
 -- Runs fn(...) while SIGALRM comes every `seconds`.
 local function alarmed(seconds, restart, fn, ...)
@@ -42,7 +26,7 @@ for _, restart in ipairs { true, false } do
       local client = memlock.client(server.address, { timeout = timeout })
       local lock = assert(client:lock(support.name()):acquire())
       local other = client:lock(support.name())
-      stop(server)
+      server:stop_process()
       for _, call in ipairs {
         { 0.05, other, "acquire" }, { 0.05, lock, "refresh" }, { 0.001, lock, "verify" },
         { 0.001, lock, "release" },
@@ -175,7 +159,7 @@ describe("Ctrl-C", function()
 
   it("ends a wait for a lock on a stopped server with the attempt that is under way", function()
     local server = support.memcached()
-    stop(server)
+    server:stop_process()
     local _, took = interrupt(0.3, [[
       local memlock = require "memlock"
       print "ready" io.flush()

@@ -3,7 +3,6 @@
 local support = require "spec.support"
 support.setup()
 
-local lfs = require "lfs"
 local memlock = require "memlock"
 
 local server = support.server()
@@ -26,19 +25,6 @@ end
 
 local function returning(value)
   return function() return value end
-end
-
--- The process is stopped, and not only about to be.
-local function stop(own)
-  own:stop_process()
-  for task in lfs.dir(("/proc/%d/task"):format(own.pid)) do
-    if task:find("^%d") then
-      support.eventually(function()
-        local file <close> = assert(io.open(("/proc/%d/task/%s/stat"):format(own.pid, task)))
-        return file:read("a"):find(") T", 1, true)
-      end)
-    end
-  end
 end
 
 local function fails(code, ok, message, got)
@@ -470,7 +456,7 @@ describe("when the reply to the write is lost", function()
     local calls = 0
     local took, ok, message, code = support.elapsed(own.update, own, key, function(old)
       calls = calls + 1
-      stop(stopped)
+      stopped:stop_process()
       return old .. "+"
     end, { wait = 5 })
     fails("timeout", ok, message, code)

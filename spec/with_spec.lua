@@ -3,7 +3,6 @@
 local support = require "spec.support"
 support.setup()
 
-local lfs = require "lfs"
 local memlock = require "memlock"
 
 local server = support.server()
@@ -18,19 +17,6 @@ end)
 after_each(function()
   client, lock = nil, nil
 end)
-
--- The process is stopped, and not only about to be.
-local function stop(own)
-  own:stop_process()
-  for task in lfs.dir(("/proc/%d/task"):format(own.pid)) do
-    if task:find("^%d") then
-      support.eventually(function()
-        local file <close> = assert(io.open(("/proc/%d/task/%s/stat"):format(own.pid, task)))
-        return file:read("a"):find(") T", 1, true)
-      end)
-    end
-  end
-end
 
 local function is_free(which)
   return server:raw():get("memlock:" .. (which or name)) == nil
@@ -235,7 +221,7 @@ describe("an error in the function", function()
     local other = memlock.client(own.address, { timeout = 0.2 }):lock(name)
     local problem = {}
     local took, ok, err = support.elapsed(pcall, other.with, other, function()
-      stop(own)
+      own:stop_process()
       error(problem)
     end)
     assert.is_true(not ok and rawequal(problem, err))
@@ -415,7 +401,7 @@ describe("a release in doubt", function()
     local own = support.memcached()
     local other = memlock.client(own.address, { timeout = 0.2 }):lock(name)
     local took, a, b, c, d = support.elapsed(other.with, other, function()
-      stop(own)
+      own:stop_process()
       return 1, nil, 3
     end)
     assert.same({ true, 1, nil, 3 }, { a, b, c, d })
@@ -432,7 +418,7 @@ describe("a release in doubt", function()
     local other = memlock.client(own.address, { timeout = 0.2 }):lock(name)
     local co = coroutine.create(function() return other:with(coroutine.yield) end)
     assert.is_true(coroutine.resume(co))
-    stop(own)
+    own:stop_process()
     local took, ok = support.elapsed(coroutine.close, co)
     assert.is_true(ok)
     assert.is_true(took < support.slack(0.25), took)

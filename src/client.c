@@ -439,7 +439,7 @@ static enum ml_status settle_keeping(struct ml_client *client, struct ml_lock *l
   if (!ml_keeper_settle(client->keeper, lock->kept))
     return ml_fail(error, ML_TIMEOUT, "lock \"%s\": its last release is still under way",
                    lock->name);
-  end_keeping(client, lock, false);
+  end_keeping(client, lock, lock->owned);
   return ML_OK;
 }
 
@@ -737,13 +737,18 @@ enum ml_status ml_client_get(struct ml_client *client, const char *key, size_t l
   if (status != ML_OK) return status;
   struct ml_view view;
   struct ml_error inner;
-  ml_store_place(client->store, &value->key, value->text, "", key, length);
-  settle(client, value->key.server);
-  status = ml_item_read(client->store, &value->key, &view, &inner);
+  struct ml_key place;
+  char text[ML_KEY_TEXT];
+  ml_store_place(client->store, &place, text, "", key, length);
+  settle(client, place.server);
+  status = ml_item_read(client->store, &place, &view, &inner);
   if (status != ML_OK) {
     client->stats.errors++;
     return ml_fail(error, status, "key \"%s\": %s", key, inner.message);
   }
+  memcpy(value->key, key, length);
+  value->key[length] = '\0';
+  value->key_length = length;
   value->present = view.present;
   value->value = view.value;
   value->length = view.length;
@@ -757,15 +762,18 @@ enum ml_status ml_client_put(struct ml_client *client, const struct ml_value *wa
                              struct ml_error *error) {
   enum ml_status status = enter(client, error);
   if (status != ML_OK) return status;
-  const char *key = was->key.text + 1;
+  const char *key = was->key;
+  struct ml_key place;
+  char text[ML_KEY_TEXT];
+  ml_store_place(client->store, &place, text, "", was->key, was->key_length);
   enum ml_answer answer = ML_ANSWER_EXISTS;
   struct ml_error inner;
   /* On another connection nothing is known of what was read. */
-  if (ml_store_same_epoch(client->store, &was->key, was->version)) {
+  if (ml_store_same_epoch(client->store, &place, was->version)) {
     const struct ml_write write = {
         .value = value, .length = length, .expiry = expiry, .flags = was->flags};
-    answer = ml_store_write(client->store, &was->key, &write, was->present ? &was->version : NULL,
-                            &inner);
+    answer =
+        ml_store_write(client->store, &place, &write, was->present ? &was->version : NULL, &inner);
   }
   switch (answer) {
   case ML_ANSWER_STORED:
@@ -773,12 +781,13 @@ enum ml_status ml_client_put(struct ml_client *client, const struct ml_value *wa
   case ML_ANSWER_EXISTS:
   case ML_ANSWER_ABSENT:
     return ml_fail(error, ML_CONFLICT, "key \"%s\": others changed it each time", key);
+  case ML_ANSWER_REFUSED:
+    client->stats.errors++;
+    return ml_fail(error, ML_REFUSED, "key \"%s\": %s", key, inner.message);
   case ML_ANSWER_NONE:
     break;
   }
   client->stats.errors++;
-  if (inner.status == ML_REFUSED)
-    return ml_fail(error, ML_REFUSED, "key \"%s\": %s", key, inner.message);
   return ml_fail(error, ML_TIMEOUT, "key \"%s\": it is not known whether it was written: %s", key,
                  inner.message);
 }

@@ -147,8 +147,8 @@ enum ml_status ml_client_break(struct ml_client *client, const char *name, size_
 
 /* Any key, for read-modify-write: what stood there, at which version. */
 struct ml_value {
-  struct ml_key key; /* points into `text`: do not copy the struct */
-  char text[ML_KEY_TEXT];
+  char key[ML_KEY_MAX + 1];
+  size_t key_length;
   struct ml_version version;
   bool present;
   const char *value; /* lasts until the client's next operation */

@@ -35,7 +35,7 @@ static enum ml_status keeps_changing(const struct ml_store *store, const struct 
 
 void ml_lock_disown(struct ml_lock *lock) {
   atomic_store(&lock->deadline, 0);
-  lock->owned = lock->lost = lock->giving_up = lock->unsettled = lock->in_doubt = false;
+  lock->owned = lock->giving_up = lock->unsettled = lock->in_doubt = false;
   lock->version = no_version;
 }
 
@@ -43,7 +43,7 @@ void ml_lock_ready(struct ml_lock *lock) {
   ml_lock_disown(lock);
   lock->seq = ml_nonce_bits();
   lock->first = lock->seq + 1;
-  lock->tenure = 0;
+  lock->losses = lock->tenure = 0;
   lock->token = 0;
   lock->since = 0;
   lock->sight = (struct ml_sight){0, 0};
@@ -181,13 +181,13 @@ static struct removal remove_item(struct ml_store *store, const struct ml_key *k
       removal.answer = ML_ANSWER_EXISTS;
       break;
     }
-    removal.answer = ml_store_write(store, key, &nothing, &view.version, error);
-    if (removal.answer == ML_ANSWER_STORED) break;
-    if (removal.answer == ML_ANSWER_NONE)
+    enum ml_answer answer = ml_store_write(store, key, &nothing, &view.version, error);
+    if (answer == ML_ANSWER_STORED) removal.answer = answer;
+    if (answer == ML_ANSWER_STORED || answer == ML_ANSWER_REFUSED) break;
+    if (answer == ML_ANSWER_NONE)
       removal.unanswered = true;
     else
       (void)keeps_changing(store, key, ML_TIMEOUT, error);
-    removal.answer = ML_ANSWER_NONE;
   }
   return removal;
 }
@@ -280,7 +280,8 @@ enum ml_status ml_lock_acquire(struct ml_lock *lock, struct ml_store *store,
   if (ml_lock_held(lock, NULL))
     return ml_fail(error, ML_HELD, "lock \"%s\": this very object holds it already", lock->name);
   lock->unsettled = lock->unsettled || lock->owned; /* an ended lease left its record behind */
-  lock->owned = lock->lost = lock->inherited = lock->giving_up = false;
+  if (lock->owned) lock->losses++;
+  lock->owned = lock->inherited = lock->giving_up = false;
   atomic_store(&lock->deadline, 0);
   if (!lock->named && !lock->unsettled && !ml_nonce(lock->id))
     return ml_fail(error, ML_REFUSED, "lock \"%s\": the system has no random numbers to give",
@@ -312,7 +313,7 @@ enum ml_status ml_lock_acquire(struct ml_lock *lock, struct ml_store *store,
 
 void ml_lock_forget(struct ml_lock *lock, bool lost) {
   lock->owned = lock->giving_up = lock->unsettled = false;
-  lock->lost = lost;
+  if (lost) lock->losses++;
   lock->version = no_version;
   atomic_store(&lock->deadline, 0);
 }
@@ -443,6 +444,7 @@ static enum ml_status renew_with_reply(struct ml_lock *lock, struct ml_store *st
     return keeps_changing(store, &lock->key, ML_CONFLICT, error);
   case ML_ANSWER_ABSENT:
     return lost_record(lock, store, error);
+  case ML_ANSWER_REFUSED:
   case ML_ANSWER_NONE:
     break;
   }
@@ -532,10 +534,14 @@ enum ml_status ml_lock_verify(struct ml_lock *lock, struct ml_store *store,
 
 /* Release. */
 
-/* Has the fence only been counted up since our token? A counter that was lost and seeded anew from
- * the clock is millions away, unless both happened within moments. */
-static bool is_same_counter(uint64_t token, uint64_t fence) {
-  return fence >= token && fence - token <= ML_COUNTS_MAX;
+/* Has the fence only been counted up since our token, by no more than tries can do in the time? A
+ * counter that was lost and seeded anew from the clock is farther away: it gains a million a
+ * second. */
+static bool is_same_counter(const struct ml_lock *lock, uint64_t fence) {
+  int64_t held = ml_clock_now() - lock->courtesy.acquired;
+  uint64_t possible = 100 + (uint64_t)(held / (100 * 1000)); /* ten thousand a second */
+  if (possible > ML_COUNTS_MAX) possible = ML_COUNTS_MAX;
+  return fence >= lock->token && fence - lock->token <= possible;
 }
 
 /* With the connection that read it still up, one compare-and-swap does it. */
@@ -574,6 +580,7 @@ enum ml_status ml_lock_release(struct ml_lock *lock, struct ml_store *store,
   case ML_ANSWER_STORED:
     ml_lock_forget(lock, false);
     return ML_OK;
+  case ML_ANSWER_REFUSED:
   case ML_ANSWER_NONE:
     lock->unsettled = true;
     return report(lock, &inner, error);
@@ -583,7 +590,7 @@ enum ml_status ml_lock_release(struct ml_lock *lock, struct ml_store *store,
   }
   /* Ours is not there. Either a cas of ours removed it whose reply we missed, or the server lost
    * it. A server that lost its data lost the fence as well. */
-  if ((unanswered || removal.unanswered) && is_same_counter(lock->token, removal.fence)) {
+  if ((unanswered || removal.unanswered) && is_same_counter(lock, removal.fence)) {
     ml_lock_forget(lock, false);
     return ML_OK;
   }
@@ -635,6 +642,7 @@ enum ml_status ml_item_read(struct ml_store *store, const struct ml_key *key, st
     case ML_ANSWER_STORED:
       status = keeps_changing(store, key, ML_TIMEOUT, error);
       break;
+    case ML_ANSWER_REFUSED:
     case ML_ANSWER_NONE:
       status = error->status;
       break;
@@ -669,6 +677,7 @@ enum ml_status ml_lock_break(struct ml_store *store, const struct ml_key *key, c
   case ML_ANSWER_EXISTS:
     return ml_fail(error, ML_HELD, "something else stands there now on %s: nothing was removed",
                    ml_store_server(store, key));
+  case ML_ANSWER_REFUSED:
   case ML_ANSWER_NONE:
     break;
   }

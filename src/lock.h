@@ -44,10 +44,10 @@ struct ml_lock {
 
   uint64_t seq;             /* of the last write; each write has its own */
   uint64_t first;           /* seq of the first write with this id */
+  uint64_t losses;          /* acquisitions that ended by loss */
   uint64_t tenure;          /* counts acquisitions, to tell a late answer's from this one */
   _Atomic int64_t deadline; /* the lease ends here; 0: none. held() reads nothing else. */
   bool owned;               /* acquired, and neither given up nor said to be lost */
-  bool lost;                /* this acquisition is known to be lost */
   bool inherited;           /* it was the parent\'s when this process was forked */
   bool giving_up;           /* a release went out in time and its outcome is unknown */
   bool unsettled;           /* a record with this id may be in place or under way: keep the id */

@@ -92,6 +92,7 @@ struct scope {
   struct ml_wait wait;
   struct ml_lock *lock; /* NULL: nothing to end */
   uint64_t tenure;
+  uint64_t losses; /* of the lock, when fn began */
 };
 
 /* The stack of both: the lock, the scope, and for `with` the function and its arguments. */
@@ -148,6 +149,7 @@ static int call_function(lua_State *L) {
   struct scope *scope = lua_touserdata(L, AT_SCOPE);
   scope->lock = &self->lock;
   scope->tenure = self->lock.tenure;
+  scope->losses = self->lock.losses;
   lua_pushvalue(L, AT_LOCK);
   lua_setiuservalue(L, AT_SCOPE, 1); /* the scope keeps its lock */
   lua_toclose(L, AT_SCOPE);
@@ -163,15 +165,14 @@ static int after_function(lua_State *L, int status, lua_KContext context) {
   (void)status;
   (void)context;
   struct ml_lua_lock *self = ml_lua_checklock(L, AT_LOCK);
-  struct ml_lock *lock = leave_scope(lua_touserdata(L, AT_SCOPE));
+  struct scope *scope = lua_touserdata(L, AT_SCOPE);
+  struct ml_lock *lock = leave_scope(scope);
   struct ml_error error;
-  enum ml_status outcome = ML_OK;
-  if (lock != NULL && !lock->lost) outcome = ml_client_release(lock, &error);
-  bool lost = outcome == ML_LOST;
-  if (lock != NULL && lock->lost && !lost) { /* fn has been told already, the caller has not */
-    lost = true;
+  error.status = ML_OK;
+  if (lock != NULL && (lock->owned || lock->giving_up)) (void)ml_client_release(lock, &error);
+  bool lost = self->lock.losses != scope->losses;
+  if (lost && error.status != ML_LOST) /* the function has been told, but not its caller */
     (void)ml_fail(&error, ML_LOST, "lock \"%s\" was lost while the function ran", self->lock.name);
-  }
   luaL_checkstack(L, 3, "too many results");
   int results = lua_gettop(L) - AT_SCOPE;
   int outcomes = 1;

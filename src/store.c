@@ -468,6 +468,12 @@ static enum ml_status take_in_one_flight(struct ml_store *store, struct link *li
   return status;
 }
 
+/* Did the server answer with a line that says that it did not do it? */
+static bool is_error_line(memcached_return_t rc) {
+  return rc == MEMCACHED_ERROR || rc == MEMCACHED_CLIENT_ERROR || rc == MEMCACHED_SERVER_ERROR ||
+         rc == MEMCACHED_SERVER_MEMORY_ALLOCATION_FAILURE || rc == MEMCACHED_E2BIG;
+}
+
 /* What the reply to a waiting write says. Whatever else comes drops the link. */
 static enum ml_answer answer_of(struct ml_store *store, struct link *link, memcached_return_t rc,
                                 struct ml_error *error) {
@@ -483,9 +489,12 @@ static enum ml_answer answer_of(struct ml_store *store, struct link *link, memca
   case MEMCACHED_NOTFOUND:
     answer = ML_ANSWER_ABSENT;
     break;
-  default:
+  default: {
+    /* Behind a proxy an error line may come after the backend has done it. */
+    bool certain = is_error_line(rc) && !store->proxy;
     (void)failed(link, rc, error);
-    return ML_ANSWER_NONE;
+    return certain ? ML_ANSWER_REFUSED : ML_ANSWER_NONE;
+  }
   }
   link->up = true;
   link->unread = false;
@@ -499,10 +508,10 @@ static enum ml_status take_with_replies(struct ml_store *store, struct link *lin
                                         struct ml_error *error) {
   reply(link, true);
   view->sent = true;
-  if (answer_of(store, link, send_write(link, key, write, at), error) == ML_ANSWER_NONE)
+  if (answer_of(store, link, send_write(link, key, write, at), error) <= ML_ANSWER_REFUSED)
     return error->status;
   arm_for_the_rest(store, link, 1);
-  if (answer_of(store, link, seed_fence(store, link, key), error) == ML_ANSWER_NONE)
+  if (answer_of(store, link, seed_fence(store, link, key), error) <= ML_ANSWER_REFUSED)
     return error->status;
   arm_for_the_rest(store, link, 1);
   uint64_t fence = 0;

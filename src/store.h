@@ -74,10 +74,11 @@ struct ml_view {
 
 /* The server's own word on a write that waited for its reply. */
 enum ml_answer {
-  ML_ANSWER_NONE,   /* no valid answer: the error says why, the outcome is unknown */
-  ML_ANSWER_STORED, /* the write is in place */
-  ML_ANSWER_EXISTS, /* there is an item, but not that version (for an add: there is an item) */
-  ML_ANSWER_ABSENT, /* there is no item: the proof of absence */
+  ML_ANSWER_NONE,    /* no valid answer: the error says why, the outcome is unknown */
+  ML_ANSWER_REFUSED, /* the server's own error line: nothing was written, and the error says why */
+  ML_ANSWER_STORED,  /* the write is in place */
+  ML_ANSWER_EXISTS,  /* there is an item, but not that version (for an add: there is an item) */
+  ML_ANSWER_ABSENT,  /* there is no item: the proof of absence */
 };
 
 struct ml_store_options {

@@ -189,8 +189,8 @@ static void test_client_uses_its_options(void **state) {
   assert_true(server_has(&server, "#app/options"));
 
   /* A lock's own go first. */
-  assert_int_equal(ml_client_add(client, &other, key_text(), "options2", 8, 5 * ML_SECOND, "me", &error),
-                   ML_OK);
+  assert_int_equal(
+      ml_client_add(client, &other, key_text(), "options2", 8, 5 * ML_SECOND, "me", &error), ML_OK);
   acquire(&other);
   item = server_get(&server, "app/options2");
   assert_true(ml_record_decode(item.value, item.length, &record));
@@ -376,8 +376,9 @@ static void test_client_leaves_a_held_lock_alone_whatever_was_in_doubt(void **st
   struct ml_lock lock;
   struct ml_error error;
   for (int named = 0; named <= 1; named++) {
-    assert_int_equal(ml_client_add(client, &lock, key_text(), "settled", 7, 0, named ? "web-1" : NULL, &error),
-                     ML_OK);
+    assert_int_equal(
+        ml_client_add(client, &lock, key_text(), "settled", 7, 0, named ? "web-1" : NULL, &error),
+        ML_OK);
     server_stop(&server);
     assert_int_equal(ml_client_acquire(&lock, &error), ML_TIMEOUT);
     server_continue(&server);
@@ -683,7 +684,8 @@ static int child_locks_for_itself(void *argument) {
   struct ml_error error;
   struct ml_lock own;
   CHILD_CHECK(ml_client_acquire(family->lock, &error) == ML_HELD); /* the parent has it */
-  CHILD_CHECK(ml_client_add(family->client, &own, key_text(), "child", 5, 0, NULL, &error) == ML_OK);
+  CHILD_CHECK(ml_client_add(family->client, &own, key_text(), "child", 5, 0, NULL, &error) ==
+              ML_OK);
   CHILD_CHECK(ml_client_acquire(&own, &error) == ML_OK);
   CHILD_CHECK(ml_client_held(&own, NULL));
   CHILD_CHECK(ml_client_refresh(&own, 0, &error) == ML_OK);

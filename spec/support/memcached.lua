@@ -22,6 +22,14 @@ local function is_ready(server)
   return tonumber(stats.pid) == server.pid
 end
 
+local function is_stopped(task)
+  local file = io.open(task .. "/stat")
+  if not file then return true end -- it has ended
+  local stat = file:read("a")
+  file:close()
+  return stat:find("^%d+ %b() T") ~= nil
+end
+
 local is_root = lfs.attributes("/proc/self", "uid") == 0
 
 local function launch(server)
@@ -79,6 +87,15 @@ end
 -- answers nothing.
 function Server:stop_process()
   assert(posix.kill(self.pid, "STOP"))
+  -- The signal takes a moment to stop all threads; until then one of them may still answer.
+  local tasks = ("/proc/%d/task/"):format(self.pid)
+  local deadline = posix.now() + 5
+  for task in lfs.dir(tasks) do
+    while tonumber(task) and not is_stopped(tasks .. task) do
+      assert(posix.now() < deadline, "memcached does not stop")
+      posix.sleep(0.001)
+    end
+  end
 end
 
 --- Lets it run on (SIGCONT).
