@@ -32,8 +32,9 @@ end
 
 local function run_writers()
   local running = {}
+  local lua = os.getenv "LUA" or arg[-1]
   for writer = 1, writers do
-    local words = { arg[-1], arg[0], server, path, "writer-" .. writer }
+    local words = { lua, arg[0], server, path, "writer-" .. writer }
     for i, word in ipairs(words) do words[i] = quoted(word) end
     running[writer] = assert(io.popen(table.concat(words, " "), "w"))
   end

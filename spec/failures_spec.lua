@@ -255,7 +255,7 @@ end
 
 -- Ways in which a server stops to answer: each gets the relay in front of it, and its port.
 local silences = {
-  ["a stopped server"] = stop,
+  ["a stopped server"] = function(server) server:stop_process() end,
   ["a listener that accepts and never answers"] = function(_, relay)
     relay:blackhole()
     relay:cut()

@@ -539,7 +539,7 @@ enum ml_status ml_lock_verify(struct ml_lock *lock, struct ml_store *store,
  * second. */
 static bool is_same_counter(const struct ml_lock *lock, uint64_t fence) {
   int64_t held = ml_clock_now() - lock->courtesy.acquired;
-  uint64_t possible = 100 + (uint64_t)(held / (100 * 1000)); /* ten thousand a second */
+  uint64_t possible = 100 + (uint64_t)(held / ML_MILLISECOND) * 10; /* ten thousand a second */
   if (possible > ML_COUNTS_MAX) possible = ML_COUNTS_MAX;
   return fence >= lock->token && fence - lock->token <= possible;
 }

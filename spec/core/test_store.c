@@ -211,8 +211,7 @@ static void test_store_says_that_a_fence_is_no_counter(void **state) {
     struct ml_view view;
     struct ml_error error;
     assert_int_equal(ml_store_read(store, &key, true, &view, &error), ML_OK);
-    if (!view.fence_is_bad || view.fence != 0)
-      fail_msg("\"%s\" was taken for a fence", fences[i]);
+    if (!view.fence_is_bad || view.fence != 0) fail_msg("\"%s\" was taken for a fence", fences[i]);
   }
   ml_store_close(store);
 }
