@@ -624,6 +624,15 @@ enum ml_status ml_client_break(struct ml_client *client, const char *name, size_
   return leave(client, &key, status);
 }
 
+enum ml_status ml_client_inspect(struct ml_client *client, size_t server, struct ml_facts *facts,
+                                 struct ml_error *error) {
+  enum ml_status status = enter(client, error);
+  if (status != ML_OK) return status;
+  status = ml_store_inspect(client->store, server, facts, error);
+  if (status != ML_OK) client->stats.errors++;
+  return status;
+}
+
 /* Values. */
 
 enum ml_status ml_client_get(struct ml_client *client, const char *key, size_t length,
