@@ -2,6 +2,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #define YOUNG 60        /* seconds: what was held before the start has been forgotten */
 #define CLOCKS_DIFFER 2 /* seconds; it tells whole ones */
@@ -19,11 +20,19 @@ find(struct ml_findings *findings, const char *format, ...) {
   findings->count++;
 }
 
-/* Before 1.4.7 an expiry below zero did not expire; before 1.4.20 the rest is not worth a thought.
- */
+/* Reads a number and the dot behind it; 0 where there is none. */
+static long next_number(const char **text) {
+  char *end;
+  long number = strtol(*text, &end, 10);
+  *text = *end == '.' ? end + 1 : end;
+  return number;
+}
+
+/* Before 1.4.20 there are too many faults to think about. */
 static bool is_old(const char *version) {
-  int major = 0, minor = 0, patch = 0;
-  if (sscanf(version, "%d.%d.%d", &major, &minor, &patch) < 2) return false;
+  long major = next_number(&version);
+  long minor = next_number(&version);
+  long patch = next_number(&version);
   if (major != 1) return major < 1;
   return minor < 4 || (minor == 4 && patch < 20);
 }
