@@ -247,21 +247,26 @@ static enum ml_status classify(memcached_return_t rc) {
   }
 }
 
-/* Drops the link and says what happened: in the system's words where there are some, else in
- * libmemcached's. */
-static enum ml_status failed(struct link *link, memcached_return_t rc, struct ml_error *error) {
+/* Why a server cannot be reached: in the system's words where libmemcached has kept them. */
+static const char *reason(const struct link *link, memcached_return_t rc, char *text, size_t size) {
   int system_error = memcached_last_error_errno(link->handle);
+  if (system_error != 0) return ml_system_error(system_error, text, size);
+  if (rc == MEMCACHED_HOST_LOOKUP_FAILURE) return "no such host";
+  return link->up ? "the connection ended" : "no connection could be made";
+}
+
+/* Drops the link and says what happened. */
+static enum ml_status failed(struct link *link, memcached_return_t rc, struct ml_error *error) {
   const char *server = link->address->text;
   enum ml_status status = classify(rc);
   char words[128];
   if (status == ML_TIMEOUT)
     (void)ml_fail(error, status, "%s did not answer in time", server);
-  else if (status == ML_UNREACHABLE && system_error != 0)
-    (void)ml_fail(error, status, "%s cannot be reached: %s", server,
-                  ml_system_error(system_error, words, sizeof words));
   else if (status == ML_UNREACHABLE)
     (void)ml_fail(error, status, "%s cannot be reached: %s", server,
-                  rc == MEMCACHED_HOST_LOOKUP_FAILURE ? "no such host" : "the connection ended");
+                  reason(link, rc, words, sizeof words));
+  else if (rc == MEMCACHED_UNKNOWN_READ_FAILURE || rc == MEMCACHED_PROTOCOL_ERROR)
+    (void)ml_fail(error, status, "%s answered with what is no reply of memcached", server);
   else
     (void)ml_fail(error, status, "%s refused: %s", server, memcached_strerror(link->handle, rc));
   drop(link);
