@@ -138,9 +138,10 @@ describe("a release while a renewal is under way", function()
       local lock = renewing(0.6, "down")
       local ok, message, code = lock:release()
       relay:resume("down")
-      assert.is_true(ok or code == "timeout", message)
+      -- On a busy machine the lease, a short one, may end before the keeper comes to it.
+      assert.is_true(ok or code == "timeout" or code == "lost", message)
       keeping.throughout(0.1, function() assert.is_false((lock:held())) end)
-      if not ok then assert.is_true(lock:release()) end
+      if code == "timeout" then assert.is_true(lock:release()) end
       untouched(lock:name(), function() end)
     end
   end)

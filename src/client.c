@@ -314,6 +314,7 @@ static enum ml_status keep(struct ml_client *client, struct ml_lock *lock, struc
     client->keeper = ml_keeper_start(&options, client->pipe[1], error);
   }
   if (client->keeper != NULL) {
+    ml_keeper_forget(client->keeper, lock); /* on_lost would speak of an acquisition that is over */
     lock->kept = ml_keeper_add(client->keeper, lock, lock->max_hold);
     if (lock->kept != NULL) return ML_OK;
     (void)ml_fail(error, ML_REFUSED, "lock \"%s\": not enough memory to renew it in the background",
@@ -349,7 +350,6 @@ static enum ml_status settle_keeping(struct ml_client *client, struct ml_lock *l
   if (!ml_keeper_settle(client->keeper, lock->kept))
     return ml_fail(error, ML_TIMEOUT, "lock \"%s\": its last release is still under way",
                    lock->name);
-  ml_keeper_forget(client->keeper, lock); /* on_lost would speak of an acquisition that is over */
   end_keeping(client, lock, lock->owned);
   return ML_OK;
 }

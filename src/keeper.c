@@ -26,7 +26,7 @@ struct ml_kept {
   struct ml_kept *previous;    /* in the list of all */
   struct ml_kept *next;
   int64_t ttl;
-  int64_t hold_until;
+  int64_t hold_until; /* max_hold; once dropped: until when to try to give it up */
   int64_t due;
   size_t place;   /* in a heap of its server, or NOT_DUE */
   bool single;    /* a flight did not prove it: it is, or goes, among the odd ones */
@@ -70,7 +70,8 @@ struct queue {
   struct fifo dropped; /* their owners have gone: they are to be given up */
   size_t room;         /* in each heap */
   size_t entries;      /* that live on this server, due or not: there is room for all of them */
-  int64_t rest_until;  /* it did not answer: the others have their turn, and so have wishes */
+  bool silent;         /* it did not answer the last time */
+  int64_t rest_until;  /* nor is it asked before then: the others have their turn, and wishes */
   uint64_t turn;       /* when it was last attended to */
 };
 
@@ -260,6 +261,22 @@ static void lose_by_time(struct ml_keeper *keeper, struct ml_kept *kept, const c
   kept->lock.unsettled = true; /* its record may live a moment longer */
 }
 
+/* How long a flight to this server may take, so that a server that does not answer costs no lease
+ * on another one: half of what is left of the other's, or until it is due if the silence is no
+ * news. */
+static int64_t span_beside_others(const struct ml_keeper *keeper, const struct queue *queue) {
+  int64_t now = ml_clock_now();
+  int64_t span = keeper->timeout;
+  for (size_t i = 0; i < keeper->servers; i++) {
+    const struct heap *due = &keeper->queues[i].due;
+    if (&keeper->queues[i] == queue || due->count == 0) continue;
+    const struct ml_kept *first = due->list[0];
+    int64_t room = queue->silent ? first->due - now : (deadline_of(first) - now) / 2;
+    if (room < span) span = room;
+  }
+  return span < FLIGHT_MIN ? FLIGHT_MIN : span;
+}
+
 /* Wishes. */
 
 static void ask(struct ml_keeper *keeper, struct ml_kept *kept, enum ml_wish wish, int64_t ttl) {
@@ -284,11 +301,10 @@ static void keep_going(struct ml_keeper *keeper, struct ml_kept *kept, enum ml_s
                        const char *message);
 
 static enum ml_status fulfil(struct ml_keeper *keeper, struct ml_kept *kept, enum ml_wish wish,
-                             struct ml_error *error) {
-  ml_store_begin(keeper->store);
+                             int64_t ttl, struct ml_error *error) {
   switch (wish) {
   case ML_WISH_REFRESH:
-    return ml_lock_refresh(&kept->lock, keeper->store, kept->ttl, error);
+    return ml_lock_refresh(&kept->lock, keeper->store, ttl, error);
   case ML_WISH_VERIFY:
     return ml_lock_verify(&kept->lock, keeper->store, error);
   case ML_WISH_RELEASE:
@@ -306,15 +322,19 @@ static void serve(struct ml_keeper *keeper) {
     unschedule(keeper, kept);
     kept->single = false;
   }
-  if (wish == ML_WISH_REFRESH) kept->ttl = kept->wish_ttl;
+  int64_t ttl = kept->wish_ttl;
+  if (wish == ML_WISH_REFRESH && ttl < kept->ttl) kept->ttl = ttl; /* a longer one must succeed */
+  int64_t span = span_beside_others(keeper, queue_of(keeper, kept));
   kept->busy = kept->adopted = true;
   (void)pthread_mutex_unlock(&keeper->mutex);
 
   struct ml_error error = {.message = ""};
-  enum ml_status outcome = fulfil(keeper, kept, wish, &error);
+  ml_store_begin_until(keeper->store, ml_clock_after(ml_clock_now(), span));
+  enum ml_status outcome = fulfil(keeper, kept, wish, ttl, &error);
 
   (void)pthread_mutex_lock(&keeper->mutex);
   kept->busy = false;
+  if (wish == ML_WISH_REFRESH && outcome == ML_OK) kept->ttl = ttl;
   keeper->stats.round_trips = ml_store_round_trips(keeper->store);
   bool awaited = keeper->waiting == kept && !kept->asked;
   if (outcome == ML_LOST || outcome == ML_NOT_HELD)
@@ -361,8 +381,17 @@ static void serve_dropped(struct ml_keeper *keeper, struct queue *queue) {
   bool all = give_up(keeper);
   (void)pthread_mutex_lock(&keeper->mutex);
   keeper->stats.round_trips = ml_store_round_trips(keeper->store);
-  if (!all) queue->rest_until = ml_clock_after(ml_clock_now(), RETRY_MAX);
-  for (size_t i = 0; i < batch->count; i++) dispose(keeper, batch->kept[i]);
+  int64_t now = ml_clock_now();
+  if (!all) queue->rest_until = ml_clock_after(now, RETRY_MAX);
+  for (size_t i = 0; i < batch->count; i++) {
+    struct ml_kept *kept = batch->kept[i];
+    kept->busy = false;
+    /* What is not known to be gone is tried again, for as long as its record can live. */
+    if (kept->lock.in_doubt && now < kept->hold_until)
+      ask(keeper, kept, ML_WISH_RELEASE, 0);
+    else
+      dispose(keeper, kept);
+  }
 }
 
 /* Renewing. */
@@ -375,6 +404,8 @@ static void found(void *context, size_t index, const struct ml_view *view) {
 static void renewed(void *context, size_t index, const struct ml_view *view) {
   struct batch *batch = context;
   size_t i = batch->of_item[index];
+  /* A loss is final: a proof that comes after the end of the lease does not bring it back. */
+  if (ml_clock_now() >= deadline_of(batch->kept[i])) return;
   if (ml_lock_proven(&batch->kept[i]->lock, &batch->renewals[i], view)) batch->outcome[i] = ML_OK;
 }
 
@@ -423,9 +454,8 @@ static enum ml_status renew_singly(struct ml_keeper *keeper, struct ml_error *er
 
 /* Flies the batch, without the mutex. No flight takes longer than the shortest of the intervals.
  * What it does not prove ends with its failure, or as ML_CONFLICT: to be asked singly. */
-static void fly(struct ml_keeper *keeper) {
+static void fly(struct ml_keeper *keeper, int64_t span) {
   struct batch *batch = keeper->batch;
-  int64_t span = keeper->timeout;
   for (size_t i = 0; i < batch->count; i++) {
     if (interval_of(batch->kept[i]) < span) span = interval_of(batch->kept[i]);
     batch->outcome[i] = ML_CONFLICT;
@@ -448,6 +478,13 @@ static void fly(struct ml_keeper *keeper) {
   }
 }
 
+/* How long after a failure to try again: soon, and several times before the lease ends. */
+static int64_t retry_pause(int64_t interval, int64_t left) {
+  int64_t pause = interval < left ? interval / 4 : left / 4;
+  if (pause > RETRY_MAX) pause = RETRY_MAX;
+  return pause < RETRY_MIN ? RETRY_MIN : pause;
+}
+
 /* After a flight, with the mutex: when is it due again? */
 static void keep_going(struct ml_keeper *keeper, struct ml_kept *kept, enum ml_status outcome,
                        const char *message) {
@@ -464,8 +501,7 @@ static void keep_going(struct ml_keeper *keeper, struct ml_kept *kept, enum ml_s
     return;
   default:
     keeper->stats.failures++;
-    due = interval / 4 < RETRY_MIN ? RETRY_MIN : interval / 4;
-    due = now + (due > RETRY_MAX ? RETRY_MAX : due);
+    due = now + retry_pause(interval, deadline_of(kept) - now);
     if (due > deadline_of(kept)) due = deadline_of(kept);
     if (now >= deadline_of(kept)) {
       lose_by_time(keeper, kept, message);
@@ -523,9 +559,11 @@ static void pass(struct ml_keeper *keeper, struct queue *queue) {
     enlist(keeper, queue->odd.list[0]);
   if (batch->count == 0) return;
   keeper->stats.passes++;
+  int64_t span = span_beside_others(keeper, queue);
   (void)pthread_mutex_unlock(&keeper->mutex);
-  fly(keeper);
+  fly(keeper, span);
   (void)pthread_mutex_lock(&keeper->mutex);
+  queue->silent = false;
   int64_t rest_until = ML_FOREVER;
   for (size_t i = 0; i < batch->count; i++) {
     struct ml_kept *kept = batch->kept[i];
@@ -536,6 +574,7 @@ static void pass(struct ml_keeper *keeper, struct queue *queue) {
     else
       keep_going(keeper, kept, batch->outcome[i], batch->message[i]);
     bool silent = is_silence(batch->outcome[i]) && kept->place != NOT_DUE;
+    if (silent) queue->silent = true;
     if (silent && kept->due < rest_until) rest_until = kept->due;
   }
   if (rest_until != ML_FOREVER) queue->rest_until = rest_until;
@@ -857,6 +896,7 @@ void ml_keeper_drop(struct ml_keeper *keeper, struct ml_kept *kept) {
   (void)pthread_mutex_lock(&keeper->mutex);
   unask(keeper, kept);
   kept->owner = NULL;
+  kept->hold_until = ml_clock_after(ml_clock_now(), kept->ttl + 3 * ML_SECOND);
   ask(keeper, kept, ML_WISH_RELEASE, 0);
   (void)pthread_mutex_unlock(&keeper->mutex);
 }

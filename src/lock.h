@@ -110,7 +110,8 @@ void ml_lock_drop(struct ml_lock *lock, struct ml_store *store);
 
 /* Gives up many locks (ML_GIVE_UP_MAX at most, so that their commands fit into a socket): their
  * removals leave at once, and one answer covers them all. What could not go that way is removed
- * singly, in what is left of the operation's time. True: it is known that all are given up. */
+ * singly, in what is left of the operation's time. True: all has been done, as far as servers tell;
+ * else those that stay `in_doubt` have not. */
 #define ML_GIVE_UP_MAX 100
 bool ml_lock_give_up(struct ml_lock *const *locks, size_t count, struct ml_store *store);
 

@@ -67,6 +67,7 @@ int ml_lua_lock_new(lua_State *L) {
   bool auto_refresh = ml_lua_boolean(L, 3, "auto_refresh");
   int64_t max_hold = read_background_options(L, 3, auto_refresh);
 
+  parent = ml_lua_checkclient(L, 1); /* a finalizer may have run meanwhile */
   size_t text = ml_client_key_text(parent->client, length);
   struct ml_lua_lock *self = lua_newuserdatauv(L, sizeof *self + text, 1); /* self */
   self->lock.client = NULL;

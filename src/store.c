@@ -192,6 +192,8 @@ void ml_store_begin_until(struct ml_store *store, int64_t deadline) {
   if (deadline < store->deadline) store->deadline = deadline;
 }
 
+int64_t ml_store_deadline(const struct ml_store *store) { return store->deadline; }
+
 bool ml_store_has_time(const struct ml_store *store) { return ml_clock_now() < store->deadline; }
 
 bool ml_store_current(const struct ml_store *store, const struct ml_key *key,
@@ -363,6 +365,11 @@ static bool read_fence(memcached_result_st *result, uint64_t *fence) {
   return true;
 }
 
+/* libmemcached believes any length that a server names, up to one that wraps around. */
+static bool is_too_long(memcached_result_st *result) {
+  return memcached_result_length(result) > INT32_MAX;
+}
+
 static bool has_key(memcached_result_st *result, const char *key, size_t length) {
   return memcached_result_key_length(result) == length &&
          memcmp(memcached_result_key_value(result), key, length) == 0;
@@ -419,6 +426,7 @@ static enum ml_status fetch(struct ml_store *store, struct link *link, const str
   memcached_result_st *spare = &link->results[0];
   memcached_result_st *item = &link->results[1];
   while (memcached_fetch_result(link->handle, spare, &rc) != NULL) {
+    if (is_too_long(spare)) return odd(link, error, "answered with an impossible length");
     if (has_key(spare, lock_key(key), key->length) && !view->present) {
       memcached_result_st *filled = spare;
       spare = item;
@@ -746,6 +754,7 @@ static enum ml_status fetch_batch(struct ml_store *store, struct link *link,
   memcached_result_st *result = &link->results[0];
   size_t next = 0;
   while (memcached_fetch_result(link->handle, result, &rc) != NULL) {
+    if (is_too_long(result)) return odd(link, error, "answered with an impossible length");
     while (next < count && !has_key(result, keys[next], lengths[next])) next++;
     if (next == count) return odd(link, error, "answered with a key that was not asked for");
     struct ml_view view = {.sent = items[next].write != NULL,
@@ -808,10 +817,15 @@ enum ml_status ml_store_flush(struct ml_store *store, struct ml_error *error) {
   enum ml_status worst = ML_OK;
   sigset_t saved;
   ml_process_block_signals(&saved);
+  int64_t end = store->deadline;
   for (size_t i = 0; i < store->count; i++) {
     if (!store->links[i].unread) continue;
+    /* A server that does not answer leaves half of the time to the others. */
+    int64_t now = ml_clock_now();
+    if (i + 1 < store->count) store->deadline = now + (end - now) / 2;
     enum ml_status status = await_all(store, &store->links[i], error);
     if (status != ML_OK) worst = status;
+    store->deadline = end;
   }
   ml_process_restore_signals(&saved);
   return worst;

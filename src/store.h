@@ -115,7 +115,8 @@ uint64_t ml_store_round_trips(const struct ml_store *store);
 void ml_store_begin(struct ml_store *store);
 void ml_store_begin_until(struct ml_store *store, int64_t deadline);
 
-/* Is there time left for another flight? */
+/* When the operation ends, and whether there is time left for another flight. */
+int64_t ml_store_deadline(const struct ml_store *store);
 bool ml_store_has_time(const struct ml_store *store);
 
 /* Closes the connection to the key's server, and with it the epoch: the next flight opens another.
