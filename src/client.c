@@ -7,28 +7,10 @@
 #include <unistd.h>
 
 #include "clock.h"
+#include "doubt.h"
 #include "keeper.h"
 #include "nonce.h"
 #include "process.h"
-
-#define DOUBTS_MAX 1024                   /* beyond that the oldest is forgotten */
-#define LOOK_EVERY (250 * ML_MILLISECOND) /* at one record in doubt */
-#define LOOKS_AT_ONCE 16                  /* in one operation */
-#define LIFE_IN_SOCKET (2 * ML_SECOND)    /* added to a ttl: bytes that wait behind an answer */
-
-/* Writes that may still take effect. `until` is set when the server first answers again: while it
- * is stopped, nothing ends. */
-struct doubt {
-  struct doubt *next;
-  struct ml_key key; /* its text stands behind */
-  char id[ML_ID_MAX + 1];
-  struct ml_writes writes;
-  const struct ml_lock *lock; /* that may still use the id; NULL when it is gone */
-  struct ml_version sent;     /* a removal that left without reply: any answer after it covers it */
-  int64_t life;
-  int64_t until; /* 0: not yet known */
-  int64_t look_at;
-};
 
 struct ml_client {
   unsigned references;
@@ -38,8 +20,7 @@ struct ml_client {
   struct ml_keeper *keeper; /* NULL until a lock is to be renewed in the background */
   int pipe[2];              /* for ml_client_fd: read end, write end; -1 until it is asked for */
   struct ml_lock *locks;
-  struct doubt *doubts; /* newest first */
-  size_t doubt_count;
+  struct ml_doubts doubts;
   struct ml_stats stats;
   uint64_t trips_before;        /* round trips when the operation began */
   bool heard;                   /* the server has answered in this operation */
@@ -157,11 +138,7 @@ static void close_pipe(struct ml_client *client) {
 
 static void unref(struct ml_client *client) {
   if (--client->references > 0) return;
-  while (client->doubts != NULL) {
-    struct doubt *next = client->doubts->next;
-    free(client->doubts);
-    client->doubts = next;
-  }
+  ml_doubts_clear(&client->doubts);
   ml_store_close(client->store);
   close_pipe(client);
   free(client->label);
@@ -224,86 +201,6 @@ size_t ml_client_held_count(const struct ml_client *client) {
   return count;
 }
 
-/* Doubt. */
-
-static void forget_doubt(struct ml_client *client, struct doubt **at) {
-  struct doubt *doubt = *at;
-  *at = doubt->next;
-  free(doubt);
-  client->doubt_count--;
-}
-
-static void forget_oldest_doubt(struct ml_client *client) {
-  struct doubt **at = &client->doubts;
-  if (*at == NULL) return;
-  while ((*at)->next != NULL) at = &(*at)->next;
-  forget_doubt(client, at);
-}
-
-/* Takes note of a lock's writes that may still arrive. Without memory for a note they end with
- * their ttl, like those of a program that was killed. */
-static void note_doubt(struct ml_client *client, struct ml_lock *lock) {
-  if (!lock->in_doubt) return;
-  lock->in_doubt = false;
-  struct doubt *doubt = client->doubts;
-  while (doubt != NULL && (doubt->lock != lock || strcmp(doubt->id, lock->id) != 0))
-    doubt = doubt->next;
-  bool known = doubt != NULL;
-  if (!known) {
-    if (client->doubt_count == DOUBTS_MAX) forget_oldest_doubt(client);
-    size_t text = ML_KEY_TEXT_FOR(lock->key.length);
-    doubt = calloc(1, sizeof *doubt + text);
-    if (doubt == NULL) return;
-    doubt->key = lock->key;
-    doubt->key.text = memcpy(doubt + 1, lock->key.text, text);
-    memcpy(doubt->id, lock->id, sizeof doubt->id);
-    doubt->lock = lock;
-    doubt->next = client->doubts;
-    client->doubts = doubt;
-    client->doubt_count++;
-  }
-  struct ml_writes writes = ml_lock_writes(lock);
-  if (!known) doubt->writes.first = writes.first; /* else older writes are still in doubt, too */
-  doubt->writes.last = writes.last;
-  doubt->sent = known ? (struct ml_version){0, 0} : lock->sent;
-  if (lock->ttl > doubt->life) doubt->life = lock->ttl;
-  doubt->until = 0;
-}
-
-/* Is the id in use again, so that its record must stand? */
-static bool in_use(const struct doubt *doubt) {
-  return doubt->lock != NULL && doubt->lock->owned && strcmp(doubt->lock->id, doubt->id) == 0;
-}
-
-static bool sweep(struct ml_client *client, const struct ml_key *key, const char *id,
-                  struct ml_writes writes) {
-  struct ml_error ignored;
-  return ml_store_has_time(client->store) &&
-         ml_lock_sweep(client->store, key, id, writes, &ignored) != ML_ANSWER_NONE;
-}
-
-/* Looks for records in doubt on a server, in what is left of an operation. */
-static void settle(struct ml_client *client, size_t server) {
-  if (client->doubts == NULL) return;
-  int64_t now = ml_clock_now();
-  int looks = 0;
-  for (struct doubt **at = &client->doubts; *at != NULL && looks < LOOKS_AT_ONCE;) {
-    struct doubt *doubt = *at;
-    bool here = doubt->key.server == server;
-    bool over = doubt->until != 0 && now > doubt->until;
-    if (here && (over || ml_store_covered(client->store, &doubt->key, doubt->sent))) {
-      forget_doubt(client, at);
-      continue;
-    }
-    at = &doubt->next;
-    if (!here || in_use(doubt) || now < doubt->look_at) continue;
-    doubt->look_at = ml_clock_after(now, LOOK_EVERY);
-    looks++;
-    if (!sweep(client, &doubt->key, doubt->id, doubt->writes)) return;
-    if (doubt->until == 0) doubt->until = ml_clock_after(now, doubt->life + LIFE_IN_SOCKET);
-  }
-}
-
 /* What every operation begins and ends with. */
 
 /* The child of a fork starts anew; see client.h. */
@@ -322,7 +219,7 @@ static void become_child(struct ml_client *client) {
     ml_lock_disown(lock);
     lock->inherited = inherited;
   }
-  while (client->doubts != NULL) forget_doubt(client, &client->doubts);
+  ml_doubts_clear(&client->doubts);
 }
 
 static bool is_child(const struct ml_client *client) {
@@ -359,7 +256,7 @@ static enum ml_status leave(struct ml_client *client, const struct ml_key *key,
   if (!answered(status))
     client->stats.errors++;
   else if (client->heard)
-    settle(client, key->server);
+    ml_doubts_settle(&client->doubts, client->store, key->server);
   return status;
 }
 
@@ -479,7 +376,7 @@ void ml_client_drop(struct ml_lock *lock, uint64_t tenure) {
   if (lock->tenure != tenure || client->closed || is_child(client)) return;
   if (is_ours(client, lock)) {
     ml_lock_drop(lock, client->store);
-    note_doubt(client, lock);
+    ml_doubts_note(&client->doubts, lock);
     return;
   }
   ml_keeper_drop(client->keeper, lock->kept);
@@ -491,8 +388,7 @@ void ml_client_remove(struct ml_lock *lock) {
   struct ml_client *client = lock->client;
   ml_client_drop(lock, lock->tenure);
   if (client->keeper != NULL && !is_child(client)) ml_keeper_forget(client->keeper, lock);
-  for (struct doubt *doubt = client->doubts; doubt != NULL; doubt = doubt->next)
-    if (doubt->lock == lock) doubt->lock = NULL;
+  ml_doubts_part(&client->doubts, lock);
   if (lock->previous != NULL)
     lock->previous->next = lock->next;
   else
@@ -510,7 +406,7 @@ enum ml_status ml_client_acquire(struct ml_lock *lock, struct ml_error *error) {
   if (lock->kept != NULL && !ml_client_held(lock, NULL))
     status = settle_keeping(client, lock, error);
   if (status == ML_OK) status = ml_lock_acquire(lock, client->store, error);
-  note_doubt(client, lock);
+  ml_doubts_note(&client->doubts, lock);
   if (status == ML_OK && lock->auto_refresh) status = keep(client, lock, error);
   if (status == ML_OK) client->stats.acquired++;
   if (status == ML_HELD) client->stats.contended++;
@@ -590,7 +486,7 @@ enum ml_status ml_client_release(struct ml_lock *lock, struct ml_error *error) {
   else
     status = release_by_keeper(client, lock, error);
   if (lock->giving_up) lock->in_doubt = true;
-  note_doubt(client, lock);
+  ml_doubts_note(&client->doubts, lock);
   if (status == ML_OK) client->stats.released++;
   return leave(client, &lock->key, status);
 }
@@ -629,9 +525,7 @@ static bool release_all(struct ml_client *client) {
     }
     all = ml_lock_give_up(locks, count, client->store) && all;
   }
-  for (struct doubt *doubt = client->doubts; doubt != NULL; doubt = doubt->next)
-    all = sweep(client, &doubt->key, doubt->id, doubt->writes) && all;
-  return all;
+  return ml_doubts_sweep(&client->doubts, client->store) && all;
 }
 
 /* Lets go of the keeper: it gives up, by the deadline, what it writes, and the program takes back
@@ -701,7 +595,8 @@ enum ml_status ml_client_holder(struct ml_client *client, const char *name, size
   char text[ML_KEY_TEXT];
   ml_store_place(client->store, &key, text, client->prefix, name, length);
   struct ml_error inner;
-  settle(client, key.server); /* before: what is shown is the store's until its next call */
+  ml_doubts_settle(&client->doubts, client->store,
+                   key.server); /* before: what is shown is the store's until its next call */
   status = ml_lock_look(client->store, &key, holder, &inner);
   if (status != ML_OK) {
     client->stats.errors++;
@@ -729,6 +624,15 @@ enum ml_status ml_client_break(struct ml_client *client, const char *name, size_
   return leave(client, &key, status);
 }
 
+enum ml_status ml_client_inspect(struct ml_client *client, size_t server, struct ml_facts *facts,
+                                 struct ml_error *error) {
+  enum ml_status status = enter(client, error);
+  if (status != ML_OK) return status;
+  status = ml_store_inspect(client->store, server, facts, error);
+  if (status != ML_OK) client->stats.errors++;
+  return status;
+}
+
 /* Values. */
 
 enum ml_status ml_client_get(struct ml_client *client, const char *key, size_t length,
@@ -740,7 +644,7 @@ enum ml_status ml_client_get(struct ml_client *client, const char *key, size_t l
   struct ml_key place;
   char text[ML_KEY_TEXT];
   ml_store_place(client->store, &place, text, "", key, length);
-  settle(client, place.server);
+  ml_doubts_settle(&client->doubts, client->store, place.server);
   status = ml_item_read(client->store, &place, &view, &inner);
   if (status != ML_OK) {
     client->stats.errors++;

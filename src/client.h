@@ -30,6 +30,7 @@
 #include <stdint.h>
 
 #include "address.h"
+#include "fitness.h"
 #include "keeper.h"
 #include "lock.h"
 #include "status.h"
@@ -144,6 +145,11 @@ enum ml_status ml_client_holder(struct ml_client *client, const char *name, size
 /* Removes `name`'s record if it is exactly this value. */
 enum ml_status ml_client_break(struct ml_client *client, const char *name, size_t length,
                                const char *value, size_t value_length, struct ml_error *error);
+
+/* Asks a server, by its place in ml_client_servers(), what it is. ML_OK, or why it could not be
+ * asked. */
+enum ml_status ml_client_inspect(struct ml_client *client, size_t server, struct ml_facts *facts,
+                                 struct ml_error *error);
 
 /* Any key, for read-modify-write: what stood there, at which version. */
 struct ml_value {

@@ -259,6 +259,77 @@ static int client_poll(lua_State *L) {
   return poll_step(L, LUA_OK, 0);
 }
 
+static void set_integer(lua_State *L, const char *key, int64_t value) {
+  lua_pushinteger(L, value);
+  lua_setfield(L, -2, key);
+}
+
+static void set_boolean(lua_State *L, const char *key, bool value) {
+  lua_pushboolean(L, value);
+  lua_setfield(L, -2, key);
+}
+
+/* Adds what is known of a server, and what makes it unfit, to the table on top. */
+static void set_facts(lua_State *L, const struct ml_facts *facts) {
+  struct ml_findings findings;
+  ml_fitness(facts, &findings);
+  set_boolean(L, "fit", findings.count == 0);
+  lua_createtable(L, (int)findings.count, 0);
+  for (size_t i = 0; i < findings.count; i++) {
+    lua_pushstring(L, findings.text[i]);
+    lua_rawseti(L, -2, (lua_Integer)i + 1);
+  }
+  lua_setfield(L, -2, "findings");
+  set_boolean(L, "cas", facts->has_cas);
+  set_boolean(L, "proxy", facts->is_proxy);
+  lua_pushnumber(L, ml_clock_seconds(facts->round_trip));
+  lua_setfield(L, -2, "round_trip");
+  if (!facts->tells) return;
+  lua_pushstring(L, facts->version);
+  lua_setfield(L, -2, "version");
+  set_integer(L, "uptime", facts->uptime);
+  set_integer(L, "clock_offset", facts->clock_offset);
+  set_boolean(L, "evicting", facts->evicts);
+  set_integer(L, "evictions", (int64_t)facts->evictions);
+  set_integer(L, "memory_limit", (int64_t)facts->limit);
+  set_integer(L, "memory_used", (int64_t)facts->used);
+}
+
+/* The same for one that could not be asked. */
+static void set_failure(lua_State *L, const struct ml_error *error) {
+  set_boolean(L, "fit", false);
+  lua_createtable(L, 1, 0);
+  lua_pushfstring(L, "It could not be asked: %s.", error->message);
+  lua_rawseti(L, -2, 1);
+  lua_setfield(L, -2, "findings");
+  lua_pushstring(L, error->message);
+  lua_setfield(L, -2, "message");
+  lua_pushstring(L, ml_status_code(error->status));
+  lua_setfield(L, -2, "code");
+}
+
+/* client:check(): a table for each server, with what it is and what makes it unfit for locks. */
+static int client_check(lua_State *L) {
+  struct ml_lua_client *self = ml_lua_checkclient(L, 1);
+  const struct ml_servers *servers = ml_client_servers(self->client);
+  lua_createtable(L, (int)servers->count, 0);
+  for (size_t i = 0; i < servers->count; i++) {
+    struct ml_facts facts;
+    struct ml_error error;
+    enum ml_status status = ml_client_inspect(self->client, i, &facts, &error);
+    if (status == ML_CLOSED) return ml_lua_fail(L, &error);
+    lua_createtable(L, 0, 12); /* servers, server */
+    lua_pushstring(L, servers->list[i].text);
+    lua_setfield(L, -2, "server");
+    if (status == ML_OK)
+      set_facts(L, &facts);
+    else
+      set_failure(L, &error);
+    lua_rawseti(L, -2, (lua_Integer)i + 1);
+  }
+  return 1;
+}
+
 /* client:close(): gives up what it holds, within one timeout. Returns true. */
 static int client_close(lua_State *L) {
   struct ml_lua_client *self = ml_lua_checkclient(L, 1);
@@ -306,9 +377,16 @@ void ml_lua_client_setup(lua_State *L) {
       {NULL, NULL},
   };
   static const luaL_Reg methods[] = {
-      {"lock", ml_lua_lock_new}, {"holder", client_holder}, {"break_lock", client_break_lock},
-      {"update", ml_lua_update}, {"stats", client_stats},   {"close", client_close},
-      {"fd", client_fd},         {"poll", client_poll},     {NULL, NULL},
+      {"lock", ml_lua_lock_new},
+      {"holder", client_holder},
+      {"break_lock", client_break_lock},
+      {"update", ml_lua_update},
+      {"stats", client_stats},
+      {"close", client_close},
+      {"check", client_check},
+      {"fd", client_fd},
+      {"poll", client_poll},
+      {NULL, NULL},
   };
   ml_lua_class(L, ML_LUA_CLIENT, metamethods, methods);
 }

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "clock.h"
+#include "nonce.h"
 
 #if !defined(LIBMEMCACHED_VERSION_HEX) || LIBMEMCACHED_VERSION_HEX < 0x01001004
 #error "memlock needs libmemcached 1.1.4 or later: older releases report timeouts as misses"
@@ -608,6 +609,91 @@ enum ml_answer ml_store_probe(struct ml_store *store, const struct ml_key *key,
   const struct ml_write nothing = {.value = "", .expiry = ML_EXPIRED};
   const struct ml_version at = {NO_ITEM_HAS, link_of(store, key)->epoch};
   return ml_store_write(store, key, &nothing, &at, error);
+}
+
+/* Inspecting. */
+
+static void copy_text(char *to, size_t size, const char *text, size_t length) {
+  (void)snprintf(to, size, "%.*s", (int)length, text);
+}
+
+/* One line of `stats` or `stats settings`. */
+static memcached_return_t note_stat(const memcached_instance_st *instance, const char *name,
+                                    size_t name_length, const char *text, size_t length,
+                                    void *context) {
+  (void)instance;
+  struct ml_facts *facts = context;
+  char key[32];
+  char value[64];
+  copy_text(key, sizeof key, name, name_length);
+  copy_text(value, sizeof value, text, length);
+  uint64_t number = strtoull(value, NULL, 10);
+  if (strcmp(key, "version") == 0)
+    (void)snprintf(facts->version, sizeof facts->version, "%.31s", value);
+  else if (strcmp(key, "uptime") == 0)
+    facts->uptime = (int64_t)number;
+  else if (strcmp(key, "time") == 0)
+    facts->clock_offset = (int64_t)number - ml_clock_unix_us() / 1000000;
+  else if (strcmp(key, "limit_maxbytes") == 0)
+    facts->limit = number;
+  else if (strcmp(key, "bytes") == 0)
+    facts->used = number;
+  else if (strcmp(key, "evictions") == 0 && value[0] == 'o') /* of the settings: on, off */
+    facts->evicts = strcmp(value, "on") == 0;
+  else if (strcmp(key, "evictions") == 0)
+    facts->evictions = number;
+  else if (strcmp(key, "pid") == 0)
+    facts->tells = true;
+  return MEMCACHED_SUCCESS;
+}
+
+/* What a memcached tells of itself; a proxy answers with an error, or hangs up. */
+static void ask_stats(struct ml_store *store, struct link *link, struct ml_facts *facts) {
+  static char settings[] = "settings"; /* libmemcached wants what it could write to */
+  char *const kinds[] = {NULL, settings};
+  for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+    arm_for_the_rest(store, link, 1);
+    reply(link, true);
+    if (memcached_stat_execute(link->handle, kinds[i], note_stat, facts) != MEMCACHED_SUCCESS) {
+      drop(link);
+      break;
+    }
+    store->round_trips++;
+  }
+  facts->is_proxy = !facts->tells;
+}
+
+/* Adds an item, reads it, and removes it by its version: what a lock needs. */
+static enum ml_status try_cas(struct ml_store *store, const struct ml_key *key,
+                              struct ml_facts *facts, struct ml_error *error) {
+  const struct ml_write item = {.value = "memlock", .length = 7, .expiry = 10, .flags = 0};
+  const struct ml_write gone = {.value = "", .expiry = ML_EXPIRED};
+  if (ml_store_write(store, key, &item, NULL, error) <= ML_ANSWER_REFUSED) return error->status;
+  struct ml_view view;
+  int64_t start = ml_clock_now();
+  enum ml_status status = ml_store_read(store, key, false, &view, error);
+  facts->round_trip = ml_clock_now() - start;
+  if (status == ML_UNSUPPORTED) return ML_OK;
+  if (status != ML_OK) return status;
+  facts->has_cas =
+      view.present && ml_store_write(store, key, &gone, &view.version, error) == ML_ANSWER_STORED;
+  return ML_OK;
+}
+
+enum ml_status ml_store_inspect(struct ml_store *store, size_t server, struct ml_facts *facts,
+                                struct ml_error *error) {
+  char text[64];
+  *facts = (struct ml_facts){.version = ""};
+  (void)snprintf(text, sizeof text, "#memlock-check:%016llx", (unsigned long long)ml_nonce_bits());
+  const struct ml_key key = {
+      .text = text, .length = (uint32_t)strlen(text) - 1, .server = (uint32_t)server};
+  enum ml_status status = try_cas(store, &key, facts, error);
+  if (status != ML_OK) return status;
+  sigset_t saved;
+  block_signals(&saved);
+  ask_stats(store, &store->links[server], facts);
+  restore_signals(&saved);
+  return ML_OK;
 }
 
 /* A server does the commands of a connection in order, so any answer covers all that went before.

@@ -25,6 +25,7 @@
 #include <stdint.h>
 
 #include "address.h"
+#include "fitness.h"
 #include "status.h"
 
 #define ML_KEY_MAX 250 /* memcached's limit, in bytes */
@@ -159,6 +160,11 @@ enum ml_answer ml_store_write(struct ml_store *store, const struct ml_key *key,
  * error that libmemcached hides. */
 enum ml_answer ml_store_probe(struct ml_store *store, const struct ml_key *key,
                               struct ml_error *error);
+
+/* Asks a server, by its place in the list, what it is and tries a compare-and-swap on a key of its
+ * own. ML_OK; ML_TIMEOUT, ML_UNREACHABLE, ML_REFUSED: it could not be asked. */
+enum ml_status ml_store_inspect(struct ml_store *store, size_t server, struct ml_facts *facts,
+                                struct ml_error *error);
 
 /* One key of a batch. */
 struct ml_item {
