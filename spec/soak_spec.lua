@@ -230,7 +230,7 @@ describe("the checker of the soak", function()
       put(journals.observer, "saw memlock:anvil 2.62",
         "saw memlock:anvil 9.0 9.01 50 memlock/1 bb 21 1700000000 2 host:102")
       put(journals.observer, "saw memlock:anvil 9.0",
-        "saw memlock:anvil 14.0 14.01 51 memlock/1 bb 22 1700000000 2 host:102")
+        "saw memlock:anvil 18.5 18.51 51 memlock/1 bb 22 1700000000 2 host:102")
     end)
   end)
 end)

@@ -146,8 +146,13 @@ local function lock_for(name)
   return lock
 end
 
+-- How long the next collection may take, when there is something to be collected. It has to wait
+-- until the functions that had it are gone from the stack.
+local to_collect
+
 -- Time for the collector to take what was let go, which may give up locks.
 local function collect(bound)
+  to_collect = nil
   call("collect", "-", bound, function()
     collectgarbage()
     collectgarbage()
@@ -381,9 +386,8 @@ local function end_lease(lease)
   else
     local lock = lease.of
     if lock.client.locks[lock.name] == lock then lock.client.locks[lock.name] = nil end
-    local bound = lock.client.bound
+    to_collect = lock.client.bound
     lease.lock, lease.of, lock.object = nil, nil, nil
-    collect(bound)
   end
 end
 
@@ -394,9 +398,11 @@ end
 local function acquire_and_work(lock, depth)
   local wait = some_wait()
   local begun = posix.now()
-  local ok = call("acquire", lock.name, lock.client.bound + wait, lock.object.acquire, lock.object,
+  if not call("acquire", lock.name, lock.client.bound + wait, lock.object.acquire, lock.object,
     wait)
-  if not ok then return end
+  then
+    return
+  end
   local lease = begin(lock, begun)
   hold(lease, some_time(lease), depth)
   if leases[lease.number] == lease then end_lease(lease) end
@@ -470,6 +476,7 @@ local function run()
   if number % 3 == 2 then posix.setitimer(ALARM, number % 2 == 0) end
   while posix.now() < finish and #posix.poll({ 0 }, 0) == 0 do
     round(1)
+    if to_collect then collect(to_collect) end
     if chance(0.04) then replace_client() end
     reap(0)
     posix.sleep(between(0, 0.03))
