@@ -157,7 +157,7 @@ test:
 	@$(LUA) scripts/test $(TESTS)
 
 # Everything goes wrong at once, for some time; `make soak SECONDS=300 SEED=7` goes on longer, and
-# draws the same faults again. A shell of its own counts SECONDS: it is not taken from there.
+# draws the same faults again. Not ?=, since bash has a SECONDS of its own.
 SECONDS = 60
 soak:
 	@scripts/deps test

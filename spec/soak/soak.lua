@@ -165,6 +165,11 @@ end
 
 local ok, good = xpcall(main, debug.traceback)
 local closed, trouble = pcall(support.cleanup)
+if interrupted() then
+  -- Whatever failed meanwhile: the terminal's signal went to the relays and the server, too.
+  io.stderr:write("soak: interrupted\n")
+  os.exit(130, true)
+end
 if not ok then io.stderr:write("soak: ", good, "\n") end
 if not closed then io.stderr:write("soak: ", trouble, "\n") end
-os.exit(ok and closed and good and not interrupted(), true)
+os.exit(ok and closed and good, true)

@@ -128,12 +128,15 @@ end
 
 local client = new_client()
 
+local function some_wait()
+  return chance(0.4) and 0 or between(0.02, 2)
+end
+
 local function new_lock(name)
-  local kept = chance(0.4)
-  local ttl = one_of(TTLS)
-  local options = { ttl = ttl, auto_refresh = kept }
+  local kept, ttl, wait = chance(0.4), one_of(TTLS), some_wait()
+  local options = { ttl = ttl, wait = wait, auto_refresh = kept }
   if kept and chance(0.2) then options.max_hold = between(0.5, 3) end
-  return { name = name, ttl = ttl, kept = kept, client = client,
+  return { name = name, ttl = ttl, wait = wait, kept = kept, client = client,
     object = client.object:lock(name, options) }
 end
 
@@ -391,10 +394,6 @@ local function end_lease(lease)
   end
 end
 
-local function some_wait()
-  return chance(0.4) and 0 or between(0.02, 2)
-end
-
 local function acquire_and_work(lock, depth)
   local wait = some_wait()
   local begun = posix.now()
@@ -454,12 +453,6 @@ function round(depth)
   if taken[name] then return end
   local lock = lock_for(name)
   if depth == 1 and chance(0.3) then
-    if not lock.with then
-      lock = new_lock(name)
-      lock.wait = some_wait()
-      lock.object = client.object:lock(name,
-        { ttl = lock.ttl, auto_refresh = lock.kept, wait = lock.wait })
-    end
     work_with(lock, depth)
   else
     acquire_and_work(lock, depth)
