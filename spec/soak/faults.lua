@@ -14,8 +14,8 @@ local faults = {}
 local function between(low, high) return low + (high - low) * math.random() end
 local function one_of(list) return list[math.random(#list)] end
 
---- @param options `server`, `relays`, `raw` (makes a raw client), `workers` (process ids), `write`
---   (a journal)
+--- @param options `server`, `relays`, `raw` (makes a raw client), `keys` (of the locks), `workers`
+--   (process ids), `write` (a journal)
 function faults.new(options)
   local self = setmetatable(options, Faults)
   self.events = {} -- {at, fn}: what is to happen later
@@ -53,14 +53,42 @@ function Faults:stop(seconds)
   end)
 end
 
--- Kills it, and starts it after some time, with CAS ids from the beginning.
+-- What stands in some lock now: its value and CAS id; nil when it is free.
+function Faults:look()
+  local raw = self.raw()
+  local value, _, cas = raw:gets(one_of(self.keys))
+  raw:close()
+  return value, cas
+end
+
+-- Brings the CAS ids of a new server to where those of the old one were: the id that an old holder
+-- remembers may then be that of a new holder's record.
+function Faults:catch_up(cas)
+  local raw = self.raw()
+  raw:set("soak", "")
+  local _, _, now = raw:gets("soak")
+  local more = cas - now - math.random(0, 4)
+  if more > 0 and more < 1000000 then
+    raw:send(("set soak 0 0 0 noreply\r\n\r\n"):rep(more))
+    raw:get("soak") -- when this is answered, all is done
+  end
+  raw:close()
+end
+
+-- Kills it, and starts it after some time, with CAS ids from the beginning. At times a holder is
+-- stopped meanwhile, so that it goes on where it was, when others have the lock.
 function Faults:restart(seconds)
   if self.server_busy then return end
+  local value, cas = self:look()
+  if math.random() < 0.6 then
+    self:freeze(self:worker_of(value), seconds + between(0.1, 0.6))
+  end
   self.server_busy = true
   local begun = posix.now()
   self.server:kill()
   self:later(seconds, function()
     self.server:restart()
+    if cas then self:catch_up(cas) end
     self.server_busy = false
     self:count("restart")
     self.write("fault restart %.6f %.6f", begun, posix.now())
@@ -79,9 +107,23 @@ end
 
 -- The workers -----------------------------------------------------------------
 
-function Faults:freeze(seconds)
-  local pid = one_of(self.workers)
-  if self.frozen[pid] then return end
+-- The worker that a record is of; or nil.
+function Faults:worker_of(value)
+  local pid = math.tointeger(tonumber((value or ""):match(":(%d+)$")))
+  for _, worker in ipairs(self.workers) do
+    if worker == pid then return pid end
+  end
+  return nil
+end
+
+-- The holder of some lock; or nil.
+function Faults:holder()
+  if self.server_busy then return nil end
+  return self:worker_of((self:look()))
+end
+
+function Faults:freeze(pid, seconds)
+  if not pid or self.frozen[pid] then return end
   self.frozen[pid] = true
   local begun = posix.now()
   posix.kill(pid, "STOP")
@@ -96,6 +138,7 @@ end
 
 local sides = { "up", "down", "both" }
 local words = { "add ", "cas ", "incr ", "gets " }
+local signals = { "USR1", "USR2", "WINCH", "CHLD", "HUP" }
 
 local function on_relay(kind, weight, begin, undo, longest)
   return { kind = kind, weight = weight, run = function(self)
@@ -126,14 +169,31 @@ local all = {
     function(relay) relay:accept() end, 1),
   on_relay("blackhole", 2, function(relay) relay:blackhole() end,
     function(relay) relay:forward() end, 1),
-  { kind = "signal", weight = 8, run = function(self)
+  { kind = "signal", weight = 6, run = function(self)
     local pid = one_of(self.workers)
-    for _ = 1, math.random(5) do
-      posix.kill(pid, one_of { "USR1", "USR2", "WINCH", "CHLD", "HUP" })
+    for _ = 1, math.random(5) do posix.kill(pid, one_of(signals)) end
+  end },
+  -- Some in a row, as far apart as parts of a timeout: by these, a wait that is wrong about how
+  -- long it has waited goes on for ever.
+  { kind = "signals", weight = 5, run = function(self)
+    for _, pid in ipairs(self.workers) do
+      local at = 0
+      for _ = 1, math.random(2, 5) do
+        at = at + between(0.1, 0.7)
+        self:later(at, function() posix.kill(pid, one_of(signals)) end)
+      end
     end
   end },
-  { kind = "freeze", weight = 3, run = function(self) self:freeze(between(1, 5)) end },
-  { kind = "stutter", weight = 3, run = function(self) self:freeze(between(0.01, 0.5)) end },
+  { kind = "freeze", weight = 1, run = function(self)
+    self:freeze(one_of(self.workers), between(1, 5))
+  end },
+  -- Until the lease is over, and often its record, too.
+  { kind = "freeze holder", weight = 4, run = function(self)
+    self:freeze(self:holder(), between(1, 7))
+  end },
+  { kind = "stutter", weight = 3, run = function(self)
+    self:freeze(one_of(self.workers), between(0.01, 0.5))
+  end },
   { kind = false, weight = 4, run = function(self) self:stop(between(0.05, 0.6)) end },
 }
 
@@ -165,7 +225,7 @@ function Faults:step()
   if now >= self.next_loss then
     local dice = math.random()
     if dice < 0.4 then
-      self:restart(between(0, 1.5))
+      self:restart(math.random() < 0.5 and 0 or between(0, 1.5))
     elseif dice < 0.7 then
       self:flush()
     else

@@ -123,8 +123,8 @@ local function soak(directory)
     { server.address, relays[1].address, relays[2].address, relays[1].address }, port, finish)
   local pids = {}
   for i, worker in ipairs(workers) do pids[i] = worker.pid end
-  local driver = faults.new { server = server, relays = relays, write = write, workers = pids,
-    raw = function() return server:raw() end }
+  local driver = faults.new { server = server, relays = relays, keys = keys, workers = pids,
+    write = write, raw = function() return server:raw() end }
 
   drive(driver, workers, finish, connection)
   driver:finish()
