@@ -122,8 +122,9 @@ function Faults:holder()
   return self:worker_of((self:look()))
 end
 
+-- Stops a worker for some time; false when there is none, or it is stopped already.
 function Faults:freeze(pid, seconds)
-  if not pid or self.frozen[pid] then return end
+  if not pid or self.frozen[pid] then return false end
   self.frozen[pid] = true
   local begun = posix.now()
   posix.kill(pid, "STOP")
@@ -132,6 +133,7 @@ function Faults:freeze(pid, seconds)
     self.frozen[pid] = nil
     self.write("freeze %d %.6f %.6f", pid, begun, posix.now())
   end)
+  return true
 end
 
 -- The faults, and how often each comes up -------------------------------------
@@ -185,14 +187,14 @@ local all = {
     end
   end },
   { kind = "freeze", weight = 1, run = function(self)
-    self:freeze(one_of(self.workers), between(1, 5))
+    return self:freeze(one_of(self.workers), between(1, 5))
   end },
   -- Until the lease is over, and often its record, too.
   { kind = "freeze holder", weight = 4, run = function(self)
-    self:freeze(self:holder(), between(1, 7))
+    return self:freeze(self:holder(), between(1, 7))
   end },
   { kind = "stutter", weight = 3, run = function(self)
-    self:freeze(one_of(self.workers), between(0.01, 0.5))
+    return self:freeze(one_of(self.workers), between(0.01, 0.5))
   end },
   { kind = false, weight = 4, run = function(self) self:stop(between(0.05, 0.6)) end },
 }
@@ -235,8 +237,8 @@ function Faults:step()
   end
   if now >= self.next_fault then
     local fault = pick()
-    fault.run(self)
-    if fault.kind then
+    local done = fault.run(self) ~= false -- a freeze finds nobody at times
+    if done and fault.kind then
       self:count(fault.kind)
       self.write("did %s", (fault.kind:gsub(" ", "-")))
     end
