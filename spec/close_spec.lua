@@ -184,8 +184,9 @@ describe("after client:close", function()
   end)
 
   it("no lock can be made", function()
-    local ok, message = pcall(client.lock, client, support.name())
-    assert.is_false(ok)
+    local lock, message, code = client:lock(support.name())
+    assert.is_nil(lock)
+    assert.equal("closed", code)
     assert.truthy(message:find("closed", 1, true), message)
   end)
 

@@ -126,7 +126,7 @@ describe("the demo", function()
 
   it("says what to do when memcached is missing", function()
     local bin = support.tempdir()
-    for _, program in ipairs { "sh", "mktemp", "id", os.getenv "LUA" or "lua5.4" } do
+    for _, program in ipairs { "sh", "bash", "mktemp", "id", os.getenv "LUA" or "lua5.4" } do
       local pipe = io.popen("command -v " .. program)
       assert(lfs.link(pipe:read "l", bin .. "/" .. program:match "[^/]+$", true))
       pipe:close()

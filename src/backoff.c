@@ -18,7 +18,7 @@ static int64_t counts_between(uint64_t before, uint64_t now, uint64_t own) {
 }
 
 int64_t ml_backoff_pause(struct ml_backoff *backoff, struct ml_sight sight, int64_t now,
-                         double random) {
+                         double random, int64_t least, int64_t most) {
   bool same = backoff->looked && sight.holder == backoff->last.holder;
   int64_t others = backoff->looked ? counts_between(backoff->last.fence, sight.fence, 1) : 0;
   if (!same) backoff->seen_since = now;
@@ -32,7 +32,10 @@ int64_t ml_backoff_pause(struct ml_backoff *backoff, struct ml_sight sight, int6
   /* Who has been watching the same holder for long does not expect it to go now. */
   pause = larger(pause, smaller((now - backoff->seen_since) / 2, LONG));
   pause = larger(pause, SHARE * others);
-  return (int64_t)((double)pause * (2 + random) / 3);
+  /* Bounds may not take the chance out of it, or waiters move in step. */
+  pause = smaller(larger(pause, least + least / 2), most);
+  int64_t shortest = larger(pause - pause / 3, least);
+  return shortest + (int64_t)((double)(pause - shortest) * random);
 }
 
 int64_t ml_backoff_race(unsigned races, double random) {

@@ -40,9 +40,10 @@ struct ml_backoff {
   bool looked;        /* `last` is filled */
 };
 
-/* The pause after an attempt that failed at `now`; 0 <= random < 1. Takes note of `sight`. */
+/* The pause after an attempt that failed at `now`; 0 <= random < 1. It is drawn from 2/3 of a
+ * length to all of it, the length being between `least` and `most`. Takes note of `sight`. */
 int64_t ml_backoff_pause(struct ml_backoff *backoff, struct ml_sight sight, int64_t now,
-                         double random);
+                         double random, int64_t least, int64_t most);
 
 /* The pause after an update lost its `races`-th race (from 1 on): doubling, and evenly drawn, so
  * that the losers do not meet again. */

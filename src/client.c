@@ -23,7 +23,6 @@ struct ml_client {
   struct ml_doubts doubts;
   struct ml_stats stats;
   uint64_t trips_before;        /* round trips when the operation began */
-  bool heard;                   /* the server has answered in this operation */
   uint64_t earlier_round_trips; /* of stores that were given up */
   char *label;
   bool labelled; /* by the program; else it names this process */
@@ -187,11 +186,9 @@ struct ml_client *ml_client_open(const struct ml_client_options *options, struct
 }
 
 const char *ml_client_prefix(const struct ml_client *client) { return client->prefix; }
-const char *ml_client_identity(const struct ml_client *client) { return client->identity; }
 const struct ml_servers *ml_client_servers(const struct ml_client *client) {
   return &client->servers;
 }
-int64_t ml_client_ttl(const struct ml_client *client) { return client->ttl; }
 bool ml_client_closed(const struct ml_client *client) { return client->closed; }
 
 size_t ml_client_held_count(const struct ml_client *client) {
@@ -234,30 +231,39 @@ static enum ml_status attend(struct ml_client *client, struct ml_error *error) {
   return client->store != NULL ? ML_OK : error->status;
 }
 
-static enum ml_status enter(struct ml_client *client, struct ml_error *error) {
+/* Begins an operation on a server. Where the server answered last time, records in doubt are looked
+ * for first: afterwards would eat into a lease that was just acquired, or spoil what was just read.
+ */
+static enum ml_status enter(struct ml_client *client, size_t server, struct ml_error *error) {
   enum ml_status status = attend(client, error);
   if (status != ML_OK) return status;
   ml_store_begin(client->store);
+  if (ml_store_is_up(client->store, server))
+    ml_doubts_settle(&client->doubts, client->store, server);
   client->trips_before = ml_store_round_trips(client->store);
-  client->heard = false;
   return ML_OK;
 }
 
-static bool answered(enum ml_status status) {
-  return status == ML_OK || status == ML_HELD || status == ML_LOST || status == ML_NOT_HELD;
+/* Ends an operation. */
+static enum ml_status leave(struct ml_client *client, enum ml_status status) {
+  if (status == ML_TIMEOUT || status == ML_UNREACHABLE || status == ML_REFUSED ||
+      status == ML_UNSUPPORTED)
+    client->stats.errors++;
+  return status;
 }
 
-/* Records in doubt are looked for only where the server has just answered: many answers of ours are
- * local, and a server that is down would make them wait. */
-static enum ml_status leave(struct ml_client *client, const struct ml_key *key,
-                            enum ml_status status) {
-  if (ml_store_round_trips(client->store) != client->trips_before) client->heard = true;
-  if (status == ML_LOST) client->stats.lost++;
-  if (!answered(status))
-    client->stats.errors++;
-  else if (client->heard)
+/* Ends one after which nothing is held that was not held before: if its server has just answered,
+ * for the first time in a while perhaps, records in doubt are looked for there. */
+static enum ml_status leave_and_settle(struct ml_client *client, const struct ml_key *key,
+                                       enum ml_status status) {
+  if (ml_store_round_trips(client->store) != client->trips_before)
     ml_doubts_settle(&client->doubts, client->store, key->server);
-  return status;
+  return leave(client, status);
+}
+
+/* Counts what an operation found to be lost since `losses`. */
+static void count_losses(struct ml_client *client, const struct ml_lock *lock, uint64_t losses) {
+  client->stats.lost += lock->losses - losses;
 }
 
 /* Locks. */
@@ -295,6 +301,12 @@ void ml_client_auto_refresh(struct ml_lock *lock, int64_t max_hold) {
   lock->max_hold = max_hold;
 }
 
+/* A release whose outcome is unknown leaves a record in doubt. */
+static void note_release(struct ml_client *client, struct ml_lock *lock) {
+  if (lock->giving_up) lock->in_doubt = true;
+  ml_doubts_note(&client->doubts, lock);
+}
+
 /* Hands a lock that was just acquired to the keeper; without one it is not to be held. */
 static enum ml_status keep(struct ml_client *client, struct ml_lock *lock, struct ml_error *error) {
   if (client->keeper == NULL) {
@@ -309,6 +321,7 @@ static enum ml_status keep(struct ml_client *client, struct ml_lock *lock, struc
   }
   struct ml_error ignored;
   (void)ml_lock_release(lock, client->store, &ignored);
+  note_release(client, lock);
   return error->status;
 }
 
@@ -336,6 +349,7 @@ static enum ml_status settle_keeping(struct ml_client *client, struct ml_lock *l
   if (!ml_keeper_settle(client->keeper, lock->kept))
     return ml_fail(error, ML_TIMEOUT, "lock \"%s\": its last release is still under way",
                    lock->name);
+  ml_keeper_forget(client->keeper, lock); /* on_lost would speak of an acquisition that is over */
   end_keeping(client, lock, lock->owned);
   return ML_OK;
 }
@@ -343,22 +357,34 @@ static enum ml_status settle_keeping(struct ml_client *client, struct ml_lock *l
 static enum ml_status ask_keeper(struct ml_client *client, struct ml_lock *lock, enum ml_wish wish,
                                  int64_t ttl, struct ml_error *error) {
   enum ml_status status = ml_keeper_ask(client->keeper, lock->kept, wish, ttl, error);
-  client->heard = status == ML_OK;
   if (status == ML_LOST) end_keeping(client, lock, true);
   return status;
+}
+
+/* Neither end may block, or be inherited by another program. */
+static int open_pipe(int ends[2]) {
+#ifdef __APPLE__
+  if (pipe(ends) != 0) return -1;
+  for (int i = 0; i < 2; i++) {
+    if (fcntl(ends[i], F_SETFD, FD_CLOEXEC) == -1 || fcntl(ends[i], F_SETFL, O_NONBLOCK) == -1) {
+      (void)close(ends[0]);
+      (void)close(ends[1]);
+      return -1;
+    }
+  }
+  return 0;
+#else
+  return pipe2(ends, O_CLOEXEC | O_NONBLOCK);
+#endif
 }
 
 int ml_client_fd(struct ml_client *client, struct ml_error *error) {
   if (attend(client, error) != ML_OK) return -1;
   if (client->pipe[0] >= 0) return client->pipe[0];
-  if (pipe(client->pipe) != 0) {
+  if (open_pipe(client->pipe) != 0) {
     client->pipe[0] = client->pipe[1] = -1;
     (void)ml_fail(error, ML_REFUSED, "no descriptor to be had for notices of loss");
     return -1;
-  }
-  for (int i = 0; i < 2; i++) {
-    (void)fcntl(client->pipe[i], F_SETFD, FD_CLOEXEC);
-    (void)fcntl(client->pipe[i], F_SETFL, O_NONBLOCK);
   }
   if (client->keeper != NULL) ml_keeper_notify(client->keeper, client->pipe[1]);
   return client->pipe[0];
@@ -400,30 +426,25 @@ void ml_client_remove(struct ml_lock *lock) {
 
 enum ml_status ml_client_acquire(struct ml_lock *lock, struct ml_error *error) {
   struct ml_client *client = lock->client;
-  enum ml_status status = enter(client, error);
+  enum ml_status status = enter(client, lock->key.server, error);
   if (status != ML_OK) return status;
+  uint64_t losses = lock->losses;
   client->stats.attempts++;
   if (lock->kept != NULL && !ml_client_held(lock, NULL))
     status = settle_keeping(client, lock, error);
   if (status == ML_OK) status = ml_lock_acquire(lock, client->store, error);
   ml_doubts_note(&client->doubts, lock);
+  count_losses(client, lock, losses);
   if (status == ML_OK && lock->auto_refresh) status = keep(client, lock, error);
   if (status == ML_OK) client->stats.acquired++;
   if (status == ML_HELD) client->stats.contended++;
-  return leave(client, &lock->key, status);
+  return status == ML_HELD ? leave_and_settle(client, &lock->key, status) : leave(client, status);
 }
 
 /* What another attempt cannot change. */
 static bool is_final(const struct ml_lock *lock, enum ml_status status) {
   return status == ML_OK || status == ML_UNSUPPORTED || status == ML_CLOSED ||
          ml_client_held(lock, NULL);
-}
-
-static int64_t bounded(const struct ml_client *client, int64_t pause, int64_t left) {
-  if (pause < client->retry_min) pause = client->retry_min;
-  if (pause > client->retry_max) pause = client->retry_max;
-  if (pause > left) pause = left;
-  return pause > 0 ? pause : 1;
 }
 
 enum ml_status ml_client_try(struct ml_lock *lock, struct ml_wait *wait, int64_t *pause,
@@ -446,32 +467,33 @@ enum ml_status ml_client_try(struct ml_lock *lock, struct ml_wait *wait, int64_t
   enum ml_status status = ml_client_acquire(lock, error);
   now = ml_clock_now();
   if (is_final(lock, status) || now >= wait->deadline) return status;
-  *pause = bounded(client, ml_backoff_pause(&wait->backoff, lock->sight, now, ml_nonce_unit()),
-                   wait->deadline - now);
+  *pause = ml_backoff_pause(&wait->backoff, lock->sight, now, ml_nonce_unit(), client->retry_min,
+                            client->retry_max);
+  if (*pause > wait->deadline - now) *pause = wait->deadline - now;
+  if (*pause < 1) *pause = 1;
   client->stats.waited += *pause;
   return status;
 }
 
 enum ml_status ml_client_refresh(struct ml_lock *lock, int64_t ttl, struct ml_error *error) {
   struct ml_client *client = lock->client;
-  enum ml_status status = enter(client, error);
+  enum ml_status status = enter(client, lock->key.server, error);
   if (status != ML_OK) return status;
+  uint64_t losses = lock->losses;
   if (ttl == 0) ttl = lock->ttl;
   if (lock->kept != NULL && lock->owned)
     status = ask_keeper(client, lock, ML_WISH_REFRESH, ttl, error);
   else
     status = ml_lock_refresh(lock, client->store, ttl, error);
+  count_losses(client, lock, losses);
   if (status == ML_OK) client->stats.refreshed++;
-  return leave(client, &lock->key, status);
+  return leave(client, status);
 }
 
 /* A lock that the keeper writes is released by it; held() is false before it is asked. */
 static enum ml_status release_by_keeper(struct ml_client *client, struct ml_lock *lock,
                                         struct ml_error *error) {
-  if (lock->owned) ml_courtesy_released(&lock->courtesy, ml_clock_now());
-  atomic_store(&lock->deadline, 0);
-  lock->owned = false;
-  lock->giving_up = true;
+  ml_lock_begin_release(lock);
   enum ml_status status = ask_keeper(client, lock, ML_WISH_RELEASE, 0, error);
   if (status == ML_OK) end_keeping(client, lock, false);
   return status;
@@ -479,27 +501,30 @@ static enum ml_status release_by_keeper(struct ml_client *client, struct ml_lock
 
 enum ml_status ml_client_release(struct ml_lock *lock, struct ml_error *error) {
   struct ml_client *client = lock->client;
-  enum ml_status status = enter(client, error);
+  enum ml_status status = enter(client, lock->key.server, error);
   if (status != ML_OK) return status;
+  uint64_t losses = lock->losses;
   if (is_ours(client, lock))
     status = ml_lock_release(lock, client->store, error);
   else
     status = release_by_keeper(client, lock, error);
-  if (lock->giving_up) lock->in_doubt = true;
-  ml_doubts_note(&client->doubts, lock);
+  note_release(client, lock);
+  count_losses(client, lock, losses);
   if (status == ML_OK) client->stats.released++;
-  return leave(client, &lock->key, status);
+  return leave_and_settle(client, &lock->key, status);
 }
 
 enum ml_status ml_client_verify(struct ml_lock *lock, struct ml_error *error) {
   struct ml_client *client = lock->client;
-  enum ml_status status = enter(client, error);
+  enum ml_status status = enter(client, lock->key.server, error);
   if (status != ML_OK) return status;
+  uint64_t losses = lock->losses;
   if (lock->kept != NULL && lock->owned)
     status = ask_keeper(client, lock, ML_WISH_VERIFY, 0, error);
   else
     status = ml_lock_verify(lock, client->store, error);
-  return leave(client, &lock->key, status);
+  count_losses(client, lock, losses);
+  return leave(client, status);
 }
 
 bool ml_client_held(const struct ml_lock *lock, int64_t *left) {
@@ -559,11 +584,11 @@ static void shut(struct ml_client *client) {
 }
 
 bool ml_client_close(struct ml_client *client) {
-  struct ml_error ignored;
   if (client->closed) return true;
   bool all = true;
   if (is_child(client)) become_child(client);
-  if (client->store != NULL && enter(client, &ignored) == ML_OK) {
+  if (client->store != NULL) {
+    ml_store_begin(client->store);
     struct ml_keeper *keeper =
         part_with_keeper(client, ml_clock_after(ml_clock_now(), client->timeout));
     all = release_all(client);
@@ -587,21 +612,26 @@ void ml_client_abandon(struct ml_client *client) {
 
 /* Names. */
 
+/* The key of a name, which needs a store to be placed: begins the operation too. */
+static enum ml_status enter_by_name(struct ml_client *client, struct ml_key *key, char *text,
+                                    const char *prefix, const char *name, size_t length,
+                                    struct ml_error *error) {
+  enum ml_status status = attend(client, error);
+  if (status != ML_OK) return status;
+  ml_store_place(client->store, key, text, prefix, name, length);
+  return enter(client, key->server, error);
+}
+
 enum ml_status ml_client_holder(struct ml_client *client, const char *name, size_t length,
                                 struct ml_holder *holder, bool *mine, struct ml_error *error) {
-  enum ml_status status = enter(client, error);
-  if (status != ML_OK) return status;
   struct ml_key key;
   char text[ML_KEY_TEXT];
-  ml_store_place(client->store, &key, text, client->prefix, name, length);
+  enum ml_status status = enter_by_name(client, &key, text, client->prefix, name, length, error);
+  if (status != ML_OK) return status;
   struct ml_error inner;
-  ml_doubts_settle(&client->doubts, client->store,
-                   key.server); /* before: what is shown is the store's until its next call */
   status = ml_lock_look(client->store, &key, holder, &inner);
-  if (status != ML_OK) {
-    client->stats.errors++;
-    return ml_fail(error, status, "lock \"%s\": %s", name, inner.message);
-  }
+  if (status != ML_OK)
+    return leave(client, ml_fail(error, status, "lock \"%s\": %s", name, inner.message));
   *mine = false;
   if (!holder->is_record) return ML_OK;
   const char *id = holder->record.id;
@@ -613,43 +643,36 @@ enum ml_status ml_client_holder(struct ml_client *client, const char *name, size
 
 enum ml_status ml_client_break(struct ml_client *client, const char *name, size_t length,
                                const char *value, size_t value_length, struct ml_error *error) {
-  enum ml_status status = enter(client, error);
-  if (status != ML_OK) return status;
   struct ml_key key;
   char text[ML_KEY_TEXT];
-  ml_store_place(client->store, &key, text, client->prefix, name, length);
+  enum ml_status status = enter_by_name(client, &key, text, client->prefix, name, length, error);
+  if (status != ML_OK) return status;
   struct ml_error inner;
   status = ml_lock_break(client->store, &key, value, value_length, &inner);
   if (status != ML_OK) (void)ml_fail(error, status, "lock \"%s\": %s", name, inner.message);
-  return leave(client, &key, status);
+  return leave_and_settle(client, &key, status);
 }
 
 enum ml_status ml_client_inspect(struct ml_client *client, size_t server, struct ml_facts *facts,
                                  struct ml_error *error) {
-  enum ml_status status = enter(client, error);
+  enum ml_status status = enter(client, server, error);
   if (status != ML_OK) return status;
-  status = ml_store_inspect(client->store, server, facts, error);
-  if (status != ML_OK) client->stats.errors++;
-  return status;
+  return leave(client, ml_store_inspect(client->store, server, facts, error));
 }
 
 /* Values. */
 
 enum ml_status ml_client_get(struct ml_client *client, const char *key, size_t length,
                              struct ml_value *value, struct ml_error *error) {
-  enum ml_status status = enter(client, error);
+  struct ml_key place;
+  char text[ML_KEY_TEXT];
+  enum ml_status status = enter_by_name(client, &place, text, "", key, length, error);
   if (status != ML_OK) return status;
   struct ml_view view;
   struct ml_error inner;
-  struct ml_key place;
-  char text[ML_KEY_TEXT];
-  ml_store_place(client->store, &place, text, "", key, length);
-  ml_doubts_settle(&client->doubts, client->store, place.server);
   status = ml_item_read(client->store, &place, &view, &inner);
-  if (status != ML_OK) {
-    client->stats.errors++;
-    return ml_fail(error, status, "key \"%s\": %s", key, inner.message);
-  }
+  if (status != ML_OK)
+    return leave(client, ml_fail(error, status, "key \"%s\": %s", key, inner.message));
   memcpy(value->key, key, length);
   value->key[length] = '\0';
   value->key_length = length;
@@ -664,12 +687,10 @@ enum ml_status ml_client_get(struct ml_client *client, const char *key, size_t l
 enum ml_status ml_client_put(struct ml_client *client, const struct ml_value *was,
                              const char *value, size_t length, uint32_t expiry,
                              struct ml_error *error) {
-  enum ml_status status = enter(client, error);
-  if (status != ML_OK) return status;
-  const char *key = was->key;
   struct ml_key place;
   char text[ML_KEY_TEXT];
-  ml_store_place(client->store, &place, text, "", was->key, was->key_length);
+  enum ml_status status = enter_by_name(client, &place, text, "", was->key, was->key_length, error);
+  if (status != ML_OK) return status;
   enum ml_answer answer = ML_ANSWER_EXISTS;
   struct ml_error inner;
   /* On another connection nothing is known of what was read. */
@@ -681,19 +702,20 @@ enum ml_status ml_client_put(struct ml_client *client, const struct ml_value *wa
   }
   switch (answer) {
   case ML_ANSWER_STORED:
-    return ML_OK;
+    break;
   case ML_ANSWER_EXISTS:
   case ML_ANSWER_ABSENT:
-    return ml_fail(error, ML_CONFLICT, "key \"%s\": others changed it each time", key);
+    status = ml_fail(error, ML_CONFLICT, "key \"%s\": others changed it each time", was->key);
+    break;
   case ML_ANSWER_REFUSED:
-    client->stats.errors++;
-    return ml_fail(error, ML_REFUSED, "key \"%s\": %s", key, inner.message);
+    status = ml_fail(error, ML_REFUSED, "key \"%s\": %s", was->key, inner.message);
+    break;
   case ML_ANSWER_NONE:
+    status = ml_fail(error, ML_TIMEOUT, "key \"%s\": it is not known whether it was written: %s",
+                     was->key, inner.message);
     break;
   }
-  client->stats.errors++;
-  return ml_fail(error, ML_TIMEOUT, "key \"%s\": it is not known whether it was written: %s", key,
-                 inner.message);
+  return leave_and_settle(client, &place, status);
 }
 
 void ml_client_stats(const struct ml_client *client, struct ml_stats *stats) {

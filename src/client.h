@@ -7,7 +7,7 @@
  * clients and locks. A lock's memory is its creator's: between ml_client_add and ml_client_remove
  * it must not move.
  *
- * Threads. A client and its locks belong to one thread at a time, ml_client_held excepted. A lock
+ * Threads. A client and its locks belong to one thread at a time. A lock
  * with `auto_refresh` is renewed by a thread of the client's own (keeper.h), which starts with the
  * first one that is acquired.
  *
@@ -81,9 +81,7 @@ enum ml_status ml_client_check_ttl(double seconds, int64_t *ttl, struct ml_error
 struct ml_client *ml_client_open(const struct ml_client_options *options, struct ml_error *error);
 
 const char *ml_client_prefix(const struct ml_client *client);
-const char *ml_client_identity(const struct ml_client *client); /* NULL: none */
 const struct ml_servers *ml_client_servers(const struct ml_client *client);
-int64_t ml_client_ttl(const struct ml_client *client);
 bool ml_client_closed(const struct ml_client *client);
 size_t ml_client_held_count(const struct ml_client *client);
 

@@ -8,7 +8,7 @@
 
 #define DOUBTS_MAX 1024
 #define LOOK_EVERY (250 * ML_MILLISECOND) /* at one record in doubt */
-#define LOOKS_AT_ONCE 16                  /* in one operation */
+#define LOOKING (100 * ML_MILLISECOND)    /* in one operation: no look begins after that */
 #define LIFE_IN_SOCKET (2 * ML_SECOND)    /* added to a ttl: bytes that wait behind an answer */
 
 /* `until` is set when the server first answers again: while it is stopped, nothing ends. */
@@ -93,9 +93,9 @@ static bool sweep(const struct ml_doubt *doubt, struct ml_store *store) {
 
 void ml_doubts_settle(struct ml_doubts *doubts, struct ml_store *store, size_t server) {
   if (doubts->first == NULL) return;
-  int64_t now = ml_clock_now();
-  int looks = 0;
-  for (struct ml_doubt **at = &doubts->first; *at != NULL && looks < LOOKS_AT_ONCE;) {
+  int64_t start = ml_clock_now();
+  int64_t now = start;
+  for (struct ml_doubt **at = &doubts->first; *at != NULL && now - start < LOOKING;) {
     struct ml_doubt *doubt = *at;
     bool here = doubt->key.server == server;
     bool over = doubt->until != 0 && now > doubt->until;
@@ -106,9 +106,9 @@ void ml_doubts_settle(struct ml_doubts *doubts, struct ml_store *store, size_t s
     at = &doubt->next;
     if (!here || in_use(doubt) || now < doubt->look_at) continue;
     doubt->look_at = ml_clock_after(now, LOOK_EVERY);
-    looks++;
     if (!sweep(doubt, store)) return;
     if (doubt->until == 0) doubt->until = ml_clock_after(now, doubt->life + LIFE_IN_SOCKET);
+    now = ml_clock_now();
   }
 }
 

@@ -28,10 +28,11 @@ struct ml_kept {
   int64_t ttl;
   int64_t hold_until;
   int64_t due;
-  size_t place;   /* in the heap of its server, or NOT_DUE */
+  size_t place;   /* in a heap of its server, or NOT_DUE */
+  bool single;    /* a flight did not prove it: it is, or goes, among the odd ones */
   bool adopted;   /* the keeper is the writer */
   bool busy;      /* on the network, without the mutex */
-  bool asked;     /* `wish` waits for its turn */
+  bool asked;     /* `wish` waits for its turn, or the giving up of what was dropped */
   bool releasing; /* a release is asked for or under way */
   bool ending;    /* not renewed any more, but watched until its lease ends */
   enum ml_wish wish;
@@ -50,12 +51,27 @@ struct lost {
   char message[];
 };
 
-/* What is due on one server, as a binary heap: the first due is at 0. */
-struct queue {
-  struct ml_kept **heap;
+/* A binary heap: the first due is at 0. */
+struct heap {
+  struct ml_kept **list;
   size_t count;
-  size_t room;
-  size_t entries; /* that live on this server, due or not: there is room for all of them */
+};
+
+/* First in, first out, by next_asked. */
+struct fifo {
+  struct ml_kept *first;
+  struct ml_kept *last;
+};
+
+/* What there is to do on one server. */
+struct queue {
+  struct heap due;     /* goes out in batches */
+  struct heap odd;     /* goes out one by one, when nothing else is to be done here */
+  struct fifo dropped; /* their owners have gone: they are to be given up */
+  size_t room;         /* in each heap */
+  size_t entries;      /* that live on this server, due or not: there is room for all of them */
+  int64_t rest_until;  /* it did not answer: the others have their turn, and so have wishes */
+  uint64_t turn;       /* when it was last attended to */
 };
 
 /* What one flight needs; the thread's only. */
@@ -82,13 +98,13 @@ struct ml_keeper {
   bool all_given_up;
   int notify;
   struct ml_kept *all;
-  struct ml_kept *first_asked;
-  struct ml_kept *last_asked;
+  struct fifo wishes;
   const struct ml_kept *waiting; /* what the program waits for; its error goes here: */
   struct ml_error error;
   struct lost *lost;
   struct ml_keeper_stats stats;
   struct ml_keeper *next_abandoned;
+  uint64_t turns;
   size_t servers;
   struct queue queues[];
 };
@@ -97,29 +113,29 @@ static _Atomic(struct ml_keeper *) abandoned;
 
 /* The heap. */
 
-static bool sooner(const struct queue *queue, size_t a, size_t b) {
-  return queue->heap[a]->due < queue->heap[b]->due;
+static bool sooner(const struct heap *heap, size_t a, size_t b) {
+  return heap->list[a]->due < heap->list[b]->due;
 }
 
-static void swap(struct queue *queue, size_t a, size_t b) {
-  struct ml_kept *kept = queue->heap[a];
-  queue->heap[a] = queue->heap[b];
-  queue->heap[b] = kept;
-  queue->heap[a]->place = a;
-  queue->heap[b]->place = b;
+static void swap(struct heap *heap, size_t a, size_t b) {
+  struct ml_kept *kept = heap->list[a];
+  heap->list[a] = heap->list[b];
+  heap->list[b] = kept;
+  heap->list[a]->place = a;
+  heap->list[b]->place = b;
 }
 
-static void sift(struct queue *queue, size_t at) {
-  while (at > 0 && sooner(queue, at, (at - 1) / 2)) {
-    swap(queue, at, (at - 1) / 2);
+static void sift(struct heap *heap, size_t at) {
+  while (at > 0 && sooner(heap, at, (at - 1) / 2)) {
+    swap(heap, at, (at - 1) / 2);
     at = (at - 1) / 2;
   }
   for (;;) {
     size_t least = at;
-    for (size_t child = 2 * at + 1; child <= 2 * at + 2 && child < queue->count; child++)
-      if (sooner(queue, child, least)) least = child;
+    for (size_t child = 2 * at + 1; child <= 2 * at + 2 && child < heap->count; child++)
+      if (sooner(heap, child, least)) least = child;
     if (least == at) return;
-    swap(queue, at, least);
+    swap(heap, at, least);
     at = least;
   }
 }
@@ -128,37 +144,47 @@ static struct queue *queue_of(struct ml_keeper *keeper, const struct ml_kept *ke
   return &keeper->queues[kept->lock.key.server];
 }
 
+static struct heap *heap_of(struct ml_keeper *keeper, const struct ml_kept *kept) {
+  struct queue *queue = queue_of(keeper, kept);
+  return kept->single ? &queue->odd : &queue->due;
+}
+
+static bool widen(struct heap *heap, size_t room) {
+  struct ml_kept **list = realloc(heap->list, room * sizeof(struct ml_kept *));
+  if (list == NULL) return false;
+  heap->list = list;
+  return true;
+}
+
 /* Makes room for one more entry, so that scheduling it cannot fail. */
 static bool reserve(struct queue *queue) {
   if (queue->entries < queue->room) return true;
   size_t room = queue->room == 0 ? 16 : 2 * queue->room;
-  struct ml_kept **heap = realloc(queue->heap, room * sizeof(struct ml_kept *));
-  if (heap == NULL) return false;
-  queue->heap = heap;
+  if (!widen(&queue->due, room) || !widen(&queue->odd, room)) return false;
   queue->room = room;
   return true;
 }
 
 static void schedule(struct ml_keeper *keeper, struct ml_kept *kept, int64_t due) {
-  struct queue *queue = queue_of(keeper, kept);
+  struct heap *heap = heap_of(keeper, kept);
   kept->due = due;
   if (kept->place == NOT_DUE) {
-    kept->place = queue->count++;
-    queue->heap[kept->place] = kept;
+    kept->place = heap->count++;
+    heap->list[kept->place] = kept;
   }
-  sift(queue, kept->place);
+  sift(heap, kept->place);
 }
 
 static void unschedule(struct ml_keeper *keeper, struct ml_kept *kept) {
   if (kept->place == NOT_DUE) return;
-  struct queue *queue = queue_of(keeper, kept);
+  struct heap *heap = heap_of(keeper, kept);
   size_t at = kept->place;
   kept->place = NOT_DUE;
-  queue->count--;
-  if (at == queue->count) return;
-  queue->heap[at] = queue->heap[queue->count];
-  queue->heap[at]->place = at;
-  sift(queue, at);
+  heap->count--;
+  if (at == heap->count) return;
+  heap->list[at] = heap->list[heap->count];
+  heap->list[at]->place = at;
+  sift(heap, at);
 }
 
 /* Entries. */
@@ -180,18 +206,23 @@ static void dispose(struct ml_keeper *keeper, struct ml_kept *kept) {
   free(kept);
 }
 
+static struct fifo *fifo_of(struct ml_keeper *keeper, const struct ml_kept *kept) {
+  return kept->owner != NULL ? &keeper->wishes : &queue_of(keeper, kept)->dropped;
+}
+
 /* Takes back what was asked and not yet begun. */
 static void unask(struct ml_keeper *keeper, struct ml_kept *kept) {
   if (!kept->asked) return;
+  struct fifo *fifo = fifo_of(keeper, kept);
   kept->asked = false;
   struct ml_kept *before = NULL;
-  struct ml_kept **at = &keeper->first_asked;
+  struct ml_kept **at = &fifo->first;
   while (*at != kept) {
     before = *at;
     at = &before->next_asked;
   }
   *at = kept->next_asked;
-  if (keeper->last_asked == kept) keeper->last_asked = before;
+  if (fifo->last == kept) fifo->last = before;
 }
 
 /* Makes the descriptor readable. A full pipe is readable already. */
@@ -237,13 +268,14 @@ static void ask(struct ml_keeper *keeper, struct ml_kept *kept, enum ml_wish wis
   kept->answered = false;
   kept->releasing = wish == ML_WISH_RELEASE;
   if (!kept->asked) {
+    struct fifo *fifo = fifo_of(keeper, kept);
     kept->asked = true;
     kept->next_asked = NULL;
-    if (keeper->last_asked != NULL)
-      keeper->last_asked->next_asked = kept;
+    if (fifo->last != NULL)
+      fifo->last->next_asked = kept;
     else
-      keeper->first_asked = kept;
-    keeper->last_asked = kept;
+      fifo->first = kept;
+    fifo->last = kept;
   }
   (void)pthread_cond_signal(&keeper->work);
 }
@@ -267,10 +299,13 @@ static enum ml_status fulfil(struct ml_keeper *keeper, struct ml_kept *kept, enu
 
 /* Does the first wish. Called and returns with the mutex. */
 static void serve(struct ml_keeper *keeper) {
-  struct ml_kept *kept = keeper->first_asked;
+  struct ml_kept *kept = keeper->wishes.first;
   enum ml_wish wish = kept->wish;
   unask(keeper, kept);
-  if (wish == ML_WISH_RELEASE) unschedule(keeper, kept);
+  if (wish != ML_WISH_VERIFY) {
+    unschedule(keeper, kept);
+    kept->single = false;
+  }
   if (wish == ML_WISH_REFRESH) kept->ttl = kept->wish_ttl;
   kept->busy = kept->adopted = true;
   (void)pthread_mutex_unlock(&keeper->mutex);
@@ -301,25 +336,21 @@ static void serve(struct ml_keeper *keeper) {
 
 /* Giving up many: what nobody waits for leaves without replies, and one answer covers it all. */
 
-/* Without the mutex; the entries are busy. True: it is known that all of them are given up. */
-static bool give_up(struct ml_keeper *keeper, struct ml_kept **list, size_t count) {
-  bool all = true;
-  for (size_t done = 0; done < count;) {
-    struct ml_lock *locks[ML_GIVE_UP_MAX];
-    size_t some = 0;
-    while (some < ML_GIVE_UP_MAX && done < count) locks[some++] = &list[done++]->lock;
-    all = ml_lock_give_up(locks, some, keeper->store) && all;
-  }
-  return all;
+/* Gives up what the batch has (ML_GIVE_UP_MAX at most), without the mutex. True: it is known that
+ * all of it is given up. */
+static bool give_up(struct ml_keeper *keeper) {
+  struct batch *batch = keeper->batch;
+  struct ml_lock *locks[ML_GIVE_UP_MAX];
+  for (size_t i = 0; i < batch->count; i++) locks[i] = &batch->kept[i]->lock;
+  return ml_lock_give_up(locks, batch->count, keeper->store);
 }
 
-/* Takes the wishes at the head of the queue that are releases of locks that have gone. */
-static void serve_orphans(struct ml_keeper *keeper) {
+/* Gives up what was dropped on one server, many at a time. Called and returns with the mutex. */
+static void serve_dropped(struct ml_keeper *keeper, struct queue *queue) {
   struct batch *batch = keeper->batch;
   batch->count = 0;
-  while (batch->count < ML_BATCH_MAX && keeper->first_asked != NULL &&
-         keeper->first_asked->owner == NULL) {
-    struct ml_kept *kept = keeper->first_asked;
+  while (batch->count < ML_GIVE_UP_MAX && queue->dropped.first != NULL) {
+    struct ml_kept *kept = queue->dropped.first;
     unask(keeper, kept);
     unschedule(keeper, kept);
     kept->busy = true;
@@ -327,8 +358,10 @@ static void serve_orphans(struct ml_keeper *keeper) {
   }
   (void)pthread_mutex_unlock(&keeper->mutex);
   ml_store_begin(keeper->store);
-  (void)give_up(keeper, batch->kept, batch->count);
+  bool all = give_up(keeper);
   (void)pthread_mutex_lock(&keeper->mutex);
+  keeper->stats.round_trips = ml_store_round_trips(keeper->store);
+  if (!all) queue->rest_until = ml_clock_after(ml_clock_now(), RETRY_MAX);
   for (size_t i = 0; i < batch->count; i++) dispose(keeper, batch->kept[i]);
 }
 
@@ -382,40 +415,37 @@ static bool is_silence(enum ml_status status) {
   return status == ML_TIMEOUT || status == ML_UNREACHABLE;
 }
 
-/* What the batch did not prove is asked singly, as long as the server answers. */
-static void renew_singly(struct ml_keeper *keeper, enum ml_status status, struct ml_error *error) {
-  struct batch *batch = keeper->batch;
-  for (size_t i = 0; i < batch->count; i++) {
-    struct ml_kept *kept = batch->kept[i];
-    if (batch->outcome[i] == ML_OK) continue;
-    if (!is_silence(status)) {
-      ml_store_begin(keeper->store);
-      status = ml_lock_refresh(&kept->lock, keeper->store, kept->ttl, error);
-    }
-    batch->outcome[i] = status;
-    (void)snprintf(batch->message[i], sizeof batch->message[i], "%.159s", error->message);
-    if (status == ML_LOST) status = ML_OK;
-  }
+/* Renews the one, with all the care that it needs. */
+static enum ml_status renew_singly(struct ml_keeper *keeper, struct ml_error *error) {
+  struct ml_kept *kept = keeper->batch->kept[0];
+  return ml_lock_refresh(&kept->lock, keeper->store, kept->ttl, error);
 }
 
-/* Flies the batch, without the mutex. No flight takes longer than the shortest of the intervals. */
+/* Flies the batch, without the mutex. No flight takes longer than the shortest of the intervals.
+ * What it does not prove ends with its failure, or as ML_CONFLICT: to be asked singly. */
 static void fly(struct ml_keeper *keeper) {
   struct batch *batch = keeper->batch;
   int64_t span = keeper->timeout;
   for (size_t i = 0; i < batch->count; i++) {
     if (interval_of(batch->kept[i]) < span) span = interval_of(batch->kept[i]);
-    batch->outcome[i] = ML_TIMEOUT;
+    batch->outcome[i] = ML_CONFLICT;
   }
   if (span < FLIGHT_MIN) span = FLIGHT_MIN;
   ml_store_begin_until(keeper->store, ml_clock_after(ml_clock_now(), span));
 
   struct ml_error error = {.message = ""};
   enum ml_status status = ML_OK;
-  if (!ml_store_is_proxy(keeper->store)) {
+  if (batch->kept[0]->single) {
+    status = batch->outcome[0] = renew_singly(keeper, &error);
+  } else if (!ml_store_is_proxy(keeper->store)) {
     status = read_batch(keeper, &error);
     if (status == ML_OK) status = renew_batch(keeper, &error);
   }
-  renew_singly(keeper, status, &error);
+  for (size_t i = 0; i < batch->count; i++) {
+    if (batch->outcome[i] == ML_OK) continue;
+    if (is_silence(status)) batch->outcome[i] = status;
+    (void)snprintf(batch->message[i], sizeof batch->message[i], "%.159s", error.message);
+  }
 }
 
 /* After a flight, with the mutex: when is it due again? */
@@ -451,13 +481,20 @@ static bool goes_along(const struct ml_kept *kept, int64_t now) {
   return kept->due - slack <= now;
 }
 
+/* Takes an entry into the batch. */
+static void enlist(struct ml_keeper *keeper, struct ml_kept *kept) {
+  struct batch *batch = keeper->batch;
+  unschedule(keeper, kept);
+  kept->busy = kept->adopted = true;
+  batch->kept[batch->count++] = kept;
+}
+
 /* Fills the batch with what is due on one server. Ends those whose time is over. */
-static void gather(struct ml_keeper *keeper, struct queue *queue) {
+static void gather(struct ml_keeper *keeper, struct heap *heap) {
   struct batch *batch = keeper->batch;
   int64_t now = ml_clock_now();
-  batch->count = 0;
-  while (batch->count < ML_BATCH_MAX && queue->count > 0 && goes_along(queue->heap[0], now)) {
-    struct ml_kept *kept = queue->heap[0];
+  while (batch->count < ML_BATCH_MAX && heap->count > 0 && goes_along(heap->list[0], now)) {
+    struct ml_kept *kept = heap->list[0];
     if (now >= deadline_of(kept)) {
       lose_by_time(keeper, kept,
                    kept->ending ? "which max_hold did not let be renewed" : "not renewed in time");
@@ -467,41 +504,69 @@ static void gather(struct ml_keeper *keeper, struct queue *queue) {
     } else {
       if (now - kept->due > keeper->stats.longest_delay)
         keeper->stats.longest_delay = now - kept->due;
-      unschedule(keeper, kept);
-      kept->busy = kept->adopted = true;
-      batch->kept[batch->count++] = kept;
+      enlist(keeper, kept);
     }
   }
+}
+
+static bool is_due(const struct queue *queue, int64_t now) {
+  return queue->due.count > 0 && queue->due.list[0]->due <= now;
 }
 
 /* One flight for one server; called and returns with the mutex. */
 static void pass(struct ml_keeper *keeper, struct queue *queue) {
   struct batch *batch = keeper->batch;
-  gather(keeper, queue);
+  batch->count = 0;
+  if (is_due(queue, ml_clock_now()))
+    gather(keeper, &queue->due);
+  else
+    enlist(keeper, queue->odd.list[0]);
   if (batch->count == 0) return;
   keeper->stats.passes++;
   (void)pthread_mutex_unlock(&keeper->mutex);
   fly(keeper);
   (void)pthread_mutex_lock(&keeper->mutex);
+  int64_t rest_until = ML_FOREVER;
   for (size_t i = 0; i < batch->count; i++) {
     struct ml_kept *kept = batch->kept[i];
     kept->busy = false;
-    keep_going(keeper, kept, batch->outcome[i], batch->message[i]);
+    kept->single = !kept->single && batch->outcome[i] == ML_CONFLICT;
+    if (kept->single)
+      schedule(keeper, kept, kept->due);
+    else
+      keep_going(keeper, kept, batch->outcome[i], batch->message[i]);
+    bool silent = is_silence(batch->outcome[i]) && kept->place != NOT_DUE;
+    if (silent && kept->due < rest_until) rest_until = kept->due;
   }
+  if (rest_until != ML_FOREVER) queue->rest_until = rest_until;
   keeper->stats.round_trips = ml_store_round_trips(keeper->store);
   (void)pthread_cond_broadcast(&keeper->done);
 }
 
 /* The thread. */
 
-static struct queue *first_due(struct ml_keeper *keeper) {
-  struct queue *first = NULL;
+/* When there is something to do on this server. */
+static int64_t ready_at(const struct queue *queue) {
+  int64_t at = ML_FOREVER;
+  if (queue->due.count > 0) at = queue->due.list[0]->due;
+  if (queue->odd.count > 0 || queue->dropped.first != NULL) at = 0;
+  return at < queue->rest_until ? queue->rest_until : at;
+}
+
+/* The server to attend to now: of those that have something to do the one that waits longest. NULL:
+ * there is nothing to do until *wake. */
+static struct queue *next_queue(struct ml_keeper *keeper, int64_t *wake) {
+  struct queue *next = NULL;
+  int64_t now = ml_clock_now();
+  *wake = ML_FOREVER;
   for (size_t i = 0; i < keeper->servers; i++) {
     struct queue *queue = &keeper->queues[i];
-    if (queue->count > 0 && (first == NULL || queue->heap[0]->due < first->heap[0]->due))
-      first = queue;
+    int64_t at = ready_at(queue);
+    if (at < *wake) *wake = at;
+    if (at <= now && (next == NULL || queue->turn < next->turn)) next = queue;
   }
-  return first;
+  if (next != NULL) next->turn = ++keeper->turns;
+  return next;
 }
 
 /* Waits on a condition until a time of our clock, which may differ from the condition's. */
@@ -536,19 +601,16 @@ static void give_up_all(struct ml_keeper *keeper) {
   ml_store_begin_until(keeper->store, keeper->stop_by);
   while (keeper->all != NULL) {
     batch->count = 0;
-    while (keeper->all != NULL && batch->count < ML_BATCH_MAX) {
+    while (keeper->all != NULL && batch->count < ML_GIVE_UP_MAX) {
       struct ml_kept *kept = keeper->all;
       bool ours = kept->adopted && (kept->lock.owned || kept->lock.giving_up);
       if (ours) batch->kept[batch->count++] = kept;
-      unask(keeper, kept);
-      unschedule(keeper, kept);
-      keeper->all = kept->next;
-      if (kept->next != NULL) kept->next->previous = NULL;
+      keeper->all = kept->next; /* no other list is looked at any more */
       if (ours) continue;
       free(kept->loss);
       free(kept);
     }
-    if (!give_up(keeper, batch->kept, batch->count)) keeper->all_given_up = false;
+    if (!give_up(keeper)) keeper->all_given_up = false;
     for (size_t i = 0; i < batch->count; i++) {
       free(batch->kept[i]->loss);
       free(batch->kept[i]);
@@ -560,15 +622,16 @@ static void *run(void *argument) {
   struct ml_keeper *keeper = argument;
   (void)pthread_mutex_lock(&keeper->mutex);
   while (!keeper->stopping) {
-    struct queue *queue = first_due(keeper);
-    if (keeper->first_asked != NULL && keeper->first_asked->owner == NULL)
-      serve_orphans(keeper);
-    else if (keeper->first_asked != NULL)
+    int64_t wake;
+    struct queue *queue = NULL;
+    if (keeper->wishes.first != NULL)
       serve(keeper);
-    else if (queue != NULL && queue->heap[0]->due <= ml_clock_now())
-      pass(keeper, queue);
+    else if ((queue = next_queue(keeper, &wake)) == NULL)
+      wait_until(&keeper->work, &keeper->mutex, wake);
+    else if (queue->dropped.first != NULL && !is_due(queue, ml_clock_now()))
+      serve_dropped(keeper, queue);
     else
-      wait_until(&keeper->work, &keeper->mutex, queue != NULL ? queue->heap[0]->due : ML_FOREVER);
+      pass(keeper, queue);
   }
   (void)pthread_mutex_unlock(&keeper->mutex);
   give_up_all(keeper); /* the program has let go of everything and only waits for the end */
@@ -612,7 +675,10 @@ static void free_keeper(struct ml_keeper *keeper) {
     free(keeper->lost);
     keeper->lost = next;
   }
-  for (size_t i = 0; i < keeper->servers; i++) free(keeper->queues[i].heap);
+  for (size_t i = 0; i < keeper->servers; i++) {
+    free(keeper->queues[i].due.list);
+    free(keeper->queues[i].odd.list);
+  }
   ml_store_close(keeper->store);
   (void)pthread_cond_destroy(&keeper->done);
   (void)pthread_cond_destroy(&keeper->work);
@@ -789,6 +855,7 @@ bool ml_keeper_end(struct ml_keeper *keeper, struct ml_kept *kept) {
 
 void ml_keeper_drop(struct ml_keeper *keeper, struct ml_kept *kept) {
   (void)pthread_mutex_lock(&keeper->mutex);
+  unask(keeper, kept);
   kept->owner = NULL;
   ask(keeper, kept, ML_WISH_RELEASE, 0);
   (void)pthread_mutex_unlock(&keeper->mutex);

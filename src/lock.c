@@ -175,6 +175,7 @@ static struct removal remove_item(struct ml_store *store, const struct ml_key *k
         removal.answer = answer;
         break;
       }
+      if (answer == ML_ANSWER_EXISTS) (void)keeps_changing(store, key, ML_TIMEOUT, error);
       continue;
     }
     if (!is_target(target, &view)) {
@@ -200,12 +201,16 @@ enum ml_answer ml_lock_sweep(struct ml_store *store, const struct ml_key *key, c
 
 /* Acquire. */
 
+static enum ml_status answered_late(const struct ml_lock *lock, const struct ml_store *store,
+                                    struct ml_error *error) {
+  return ml_fail(error, ML_TIMEOUT, "%s answered when the lease was over",
+                 ml_store_server(store, &lock->key));
+}
+
 /* The flight that won. A lease that ended before its answer came is none. */
 static enum ml_status win(struct ml_lock *lock, struct ml_store *store, const struct ml_view *view,
                           int64_t deadline, struct ml_error *error) {
-  if (ml_clock_now() >= deadline)
-    return ml_fail(error, ML_TIMEOUT, "%s answered when the lease was over",
-                   ml_store_server(store, &lock->key));
+  if (ml_clock_now() >= deadline) return answered_late(lock, store, error);
   lock->version = ml_store_is_proxy(store) ? no_version : view->version;
   lock->token = view->fence;
   lock->owned = true;
@@ -233,7 +238,7 @@ static enum ml_status take(struct ml_lock *lock, struct ml_store *store, struct 
     at = NULL;
     if (status == ML_UNSUPPORTED) return status;
     if (status != ML_OK) {
-      if (view.sent) lock->in_doubt = true;
+      if (view.sent && !view.beaten) lock->in_doubt = true;
       odd++;
       /* What another flight would not change. */
       if (view.fence_is_bad || (status == ML_UNREACHABLE && odd == 2)) break;
@@ -259,6 +264,12 @@ static enum ml_status take(struct ml_lock *lock, struct ml_store *store, struct 
       at = &version;
       break;
     case NOBODYS:
+      /* Beaten by a holder who has left meanwhile? Then it is worth another try. */
+      if (view.beaten && ml_store_probe(store, &lock->key, error) == ML_ANSWER_ABSENT) {
+        status = ml_fail(error, ML_HELD, "others keep taking it on %s",
+                         ml_store_server(store, &lock->key));
+        break;
+      }
       lock->in_doubt = true; /* the write may be on its way on a connection that broke */
       status = ml_fail(error, ML_REFUSED, "%s does not keep what it is given",
                        ml_store_server(store, &lock->key));
@@ -481,8 +492,7 @@ static enum ml_status renew(struct ml_lock *lock, struct ml_store *store, struct
   enum ml_status status =
       (replies ? renew_with_reply : renew_in_one_flight)(lock, store, at, &renewal, error);
   if (status == ML_OK && ml_clock_now() >= renewal.deadline)
-    return ml_fail(error, ML_TIMEOUT, "%s answered when the lease was over",
-                   ml_store_server(store, &lock->key));
+    return answered_late(lock, store, error);
   return status;
 }
 
@@ -522,7 +532,11 @@ enum ml_status ml_lock_verify(struct ml_lock *lock, struct ml_store *store,
     if (odd > 0 && !ml_store_has_time(store)) break;
     struct ml_version at;
     status = look_at_own(lock, store, &at, &inner);
-    if (status == ML_OK) return ML_OK;
+    if (status == ML_OK && ml_lock_held(lock, NULL)) return ML_OK;
+    if (status == ML_OK) {
+      (void)answered_late(lock, store, &inner);
+      break;
+    }
     if (status == ML_LOST) {
       *error = inner;
       return status;
@@ -544,6 +558,13 @@ static bool is_same_counter(const struct ml_lock *lock, uint64_t fence) {
   return fence >= lock->token && fence - lock->token <= possible;
 }
 
+void ml_lock_begin_release(struct ml_lock *lock) {
+  atomic_store(&lock->deadline, 0);
+  if (lock->owned) ml_courtesy_released(&lock->courtesy, ml_clock_now());
+  lock->owned = false;
+  lock->giving_up = true;
+}
+
 /* With the connection that read it still up, one compare-and-swap does it. */
 static enum ml_answer release_at_once(struct ml_lock *lock, struct ml_store *store,
                                       struct ml_error *error) {
@@ -556,10 +577,7 @@ enum ml_status ml_lock_release(struct ml_lock *lock, struct ml_store *store,
   if (!lock->owned && !lock->giving_up) return not_held(lock, error);
   if (lock->owned && !ml_lock_held(lock, NULL)) return lost_by_time(lock, store, error);
   bool unanswered = lock->giving_up; /* an earlier call's cas may have done it */
-  atomic_store(&lock->deadline, 0);
-  if (lock->owned) ml_courtesy_released(&lock->courtesy, ml_clock_now());
-  lock->owned = false;
-  lock->giving_up = true;
+  ml_lock_begin_release(lock);
 
   struct ml_error inner;
   enum ml_answer answer = release_at_once(lock, store, &inner);
@@ -594,7 +612,10 @@ enum ml_status ml_lock_release(struct ml_lock *lock, struct ml_store *store,
     ml_lock_forget(lock, false);
     return ML_OK;
   }
-  return lost_record(lock, store, error);
+  if (removal.answer == ML_ANSWER_ABSENT) return lost_record(lock, store, error);
+  ml_lock_forget(lock, true);
+  return ml_fail(error, ML_LOST, "lock \"%s\" was lost: another has it now, on %s", lock->name,
+                 ml_store_server(store, &lock->key));
 }
 
 void ml_lock_drop(struct ml_lock *lock, struct ml_store *store) {
@@ -675,7 +696,7 @@ enum ml_status ml_lock_break(struct ml_store *store, const struct ml_key *key, c
     if (removal.unanswered) return ML_OK;
     return ml_fail(error, ML_NOT_HELD, "it is free on %s", ml_store_server(store, key));
   case ML_ANSWER_EXISTS:
-    return ml_fail(error, ML_HELD, "something else stands there now on %s: nothing was removed",
+    return ml_fail(error, ML_HELD, "something else stands there now on %s, and was not removed",
                    ml_store_server(store, key));
   case ML_ANSWER_REFUSED:
   case ML_ANSWER_NONE:

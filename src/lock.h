@@ -48,7 +48,7 @@ struct ml_lock {
   uint64_t tenure;          /* counts acquisitions, to tell a late answer's from this one */
   _Atomic int64_t deadline; /* the lease ends here; 0: none. held() reads nothing else. */
   bool owned;               /* acquired, and neither given up nor said to be lost */
-  bool inherited;           /* it was the parent\'s when this process was forked */
+  bool inherited;           /* it was the parent's when this process was forked */
   bool giving_up;           /* a release went out in time and its outcome is unknown */
   bool unsettled;           /* a record with this id may be in place or under way: keep the id */
   bool in_doubt;   /* a write of this id may still arrive: the client takes note and resets this */
@@ -97,6 +97,9 @@ enum ml_status ml_lock_refresh(struct ml_lock *lock, struct ml_store *store, int
  * outcome is unknown and a second call can finish the job. */
 enum ml_status ml_lock_release(struct ml_lock *lock, struct ml_store *store,
                                struct ml_error *error);
+
+/* The first part of a release, without the network: held() is false from here on. */
+void ml_lock_begin_release(struct ml_lock *lock);
 
 /* Asks the server whether our record stands. ML_OK; ML_LOST; ML_NOT_HELD; else unknown. */
 enum ml_status ml_lock_verify(struct ml_lock *lock, struct ml_store *store, struct ml_error *error);

@@ -95,7 +95,7 @@ static void read_times(lua_State *L, int arg, struct ml_client_options *options,
 
 /* Leaves the function that sleeps on top: the option, or our own. */
 static void push_sleep_option(lua_State *L, int arg) {
-  if (lua_isnil(L, arg) || lua_getfield(L, arg, "sleep") == LUA_TNIL)
+  if (ml_lua_option(L, arg, "sleep") == LUA_TNIL)
     lua_pushcfunction(L, ml_lua_sleep);
   else if (!lua_isfunction(L, -1))
     luaL_argerror(

@@ -39,8 +39,10 @@ int ml_lua_holder(lua_State *L, struct ml_client *client, const char *name, size
     lua_pushboolean(L, 0);
     return 1;
   }
-  lua_createtable(L, 0, 6); /* holder */
+  /* First of all: what follows may run finalizers, which may use the client. */
   lua_pushlstring(L, holder.value, holder.length);
+  lua_createtable(L, 0, 6); /* value, holder */
+  lua_insert(L, -2);
   lua_setfield(L, -2, "value");
   lua_pushboolean(L, mine);
   lua_setfield(L, -2, "mine");
@@ -94,13 +96,14 @@ void ml_lua_options(lua_State *L, int arg, const char *const *names) {
   }
 }
 
-/* Pushes the option and returns its type; LUA_TNIL where there is no table. */
-static int get_option(lua_State *L, int arg, const char *name) {
+int ml_lua_option(lua_State *L, int arg, const char *name) {
   if (lua_isnoneornil(L, arg)) {
     lua_pushnil(L);
     return LUA_TNIL;
   }
-  return lua_getfield(L, arg, name);
+  /* Raw: what is read must be in the table, which keeps it alive. */
+  lua_pushstring(L, name);
+  return lua_rawget(L, arg);
 }
 
 static void wrong_option(lua_State *L, int arg, const char *name, const char *expected) {
@@ -110,7 +113,7 @@ static void wrong_option(lua_State *L, int arg, const char *name, const char *ex
 }
 
 const char *ml_lua_string(lua_State *L, int arg, const char *name, size_t *length) {
-  int type = get_option(L, arg, name);
+  int type = ml_lua_option(L, arg, name);
   const char *text = NULL;
   if (type == LUA_TSTRING)
     text = lua_tolstring(L, -1, length);
@@ -123,7 +126,7 @@ const char *ml_lua_string(lua_State *L, int arg, const char *name, size_t *lengt
 }
 
 bool ml_lua_boolean(lua_State *L, int arg, const char *name) {
-  int type = get_option(L, arg, name);
+  int type = ml_lua_option(L, arg, name);
   if (type != LUA_TBOOLEAN && type != LUA_TNIL) wrong_option(L, arg, name, "a boolean");
   bool value = lua_toboolean(L, -1) != 0;
   lua_pop(L, 1);
@@ -132,7 +135,7 @@ bool ml_lua_boolean(lua_State *L, int arg, const char *name) {
 
 bool ml_lua_seconds(lua_State *L, int arg, const char *name, bool zero, bool infinite,
                     double *seconds) {
-  int type = get_option(L, arg, name);
+  int type = ml_lua_option(L, arg, name);
   if (type == LUA_TNIL) {
     lua_pop(L, 1);
     return false;
@@ -150,7 +153,7 @@ bool ml_lua_seconds(lua_State *L, int arg, const char *name, bool zero, bool inf
 }
 
 bool ml_lua_ttl(lua_State *L, int arg, const char *name, int64_t *ttl) {
-  int type = get_option(L, arg, name);
+  int type = ml_lua_option(L, arg, name);
   if (type != LUA_TNIL && type != LUA_TNUMBER) wrong_option(L, arg, name, "a number of seconds");
   double seconds = lua_tonumber(L, -1);
   lua_pop(L, 1);

@@ -18,7 +18,7 @@ struct ml_lua_lock *ml_lua_checklock(lua_State *L, int index) {
 static int64_t read_background_options(lua_State *L, int arg, bool auto_refresh) {
   double seconds = 0;
   bool bounded = ml_lua_seconds(L, arg, "max_hold", false, true, &seconds);
-  bool told = !lua_isnil(L, arg) && lua_getfield(L, arg, "on_lost") != LUA_TNIL;
+  bool told = ml_lua_option(L, arg, "on_lost") != LUA_TNIL;
   if (told && !lua_isfunction(L, -1))
     luaL_argerror(
         L, arg,
@@ -38,7 +38,7 @@ static void remember(lua_State *L, const struct ml_lock *lock) {
   lua_rawsetp(L, 6, lock);
   lua_rawgeti(L, 5, ML_LUA_ON_LOST);
   lua_pushvalue(L, 4);
-  lua_getfield(L, 3, "on_lost");
+  (void)ml_lua_option(L, 3, "on_lost");
   lua_rawset(L, 7);
   lua_settop(L, 4);
 }
@@ -76,7 +76,7 @@ int ml_lua_lock_new(lua_State *L) {
   lua_setiuservalue(L, -2, 1);
   if (ml_client_add(parent->client, &self->lock, self->text, name, length, ttl, identity, &error) !=
       ML_OK)
-    return luaL_error(L, "%s", error.message);
+    return ml_lua_fail(L, &error);
   if (auto_refresh) {
     ml_client_auto_refresh(&self->lock, max_hold);
     remember(L, &self->lock);

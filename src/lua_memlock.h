@@ -76,6 +76,8 @@ int ml_lua_holder(lua_State *L, struct ml_client *client, const char *name, size
  * first checks that it is a table whose every key is among `names` (ended by NULL). The others read
  * one option and raise, naming it, when its type or range is wrong. */
 void ml_lua_options(lua_State *L, int arg, const char *const *names);
+/* Pushes the option as it is and returns its type; nil, LUA_TNIL where there is no table. */
+int ml_lua_option(lua_State *L, int arg, const char *name);
 const char *ml_lua_string(lua_State *L, int arg, const char *name, size_t *length);
 bool ml_lua_boolean(lua_State *L, int arg, const char *name);
 /* False: not given. Above 0, unless `zero`; finite, unless `infinite`. */

@@ -107,6 +107,7 @@ int ml_lua_update(lua_State *L) {
 
   struct update *update = lua_newuserdatauv(L, sizeof *update, 0);
   int64_t span = ml_clock_span(ttl);
+  if (span == 0 && ttl > 0) span = 1; /* 0 would be for ever */
   *update = (struct update){
       .deadline = ml_clock_after(ml_clock_now(), ml_clock_span(wait)),
       .expiry = (uint32_t)((span + ML_SECOND - 1) / ML_SECOND),

@@ -2,6 +2,7 @@
 
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -45,3 +46,15 @@ uint64_t ml_process_generation(void) {
 uint64_t ml_process_generation(void) { return (uint64_t)getpid(); }
 
 #endif
+
+void ml_process_block_signals(sigset_t *saved) {
+  static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS};
+  sigset_t all;
+  sigfillset(&all);
+  for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++) sigdelset(&all, faults[i]);
+  (void)pthread_sigmask(SIG_BLOCK, &all, saved);
+}
+
+void ml_process_restore_signals(const sigset_t *saved) {
+  (void)pthread_sigmask(SIG_SETMASK, saved, NULL);
+}

@@ -9,8 +9,14 @@
 #ifndef ML_PROCESS_H
 #define ML_PROCESS_H
 
+#include <signal.h>
 #include <stdint.h>
 
 uint64_t ml_process_generation(void);
+
+/* Blocks the signals of the calling thread, except those that report a fault of the running code,
+ * which cannot be blocked sensibly; and sets back what *saved had. */
+void ml_process_block_signals(sigset_t *saved);
+void ml_process_restore_signals(const sigset_t *saved);
 
 #endif

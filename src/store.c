@@ -10,6 +10,7 @@
 
 #include "clock.h"
 #include "nonce.h"
+#include "process.h"
 
 #if !defined(LIBMEMCACHED_VERSION_HEX) || LIBMEMCACHED_VERSION_HEX < 0x01001004
 #error "memlock needs libmemcached 1.1.4 or later: older releases report timeouts as misses"
@@ -52,19 +53,6 @@ static _Atomic(struct ml_store *) abandoned;
 static const char *lock_key(const struct ml_key *key) { return key->text + 1; }
 static const char *fence_key(const struct ml_key *key) { return key->text; }
 static size_t fence_length(const struct ml_key *key) { return key->length + 1; }
-
-/* Signals that report a fault of the running code cannot be blocked sensibly. */
-static void block_signals(sigset_t *saved) {
-  static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS};
-  sigset_t all;
-  sigfillset(&all);
-  for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++) sigdelset(&all, faults[i]);
-  (void)pthread_sigmask(SIG_BLOCK, &all, saved);
-}
-
-static void restore_signals(const sigset_t *saved) {
-  (void)pthread_sigmask(SIG_SETMASK, saved, NULL);
-}
 
 /* Opening and closing. */
 
@@ -130,14 +118,15 @@ struct ml_store *ml_store_open(const struct ml_store_options *options, struct ml
 
 failed:
   ml_store_close(store);
-  (void)ml_fail(error, ML_REFUSED, "not enough memory for the connections to memcached");
+  (void)ml_fail(error, ML_REFUSED, "libmemcached could not be set up: not enough memory?");
   return NULL;
 }
 
-/* Bounds the waits of what follows; 0 lets nothing wait. */
-static void arm(struct link *link, uint64_t milliseconds) {
-  (void)set_behavior(link->handle, MEMCACHED_BEHAVIOR_POLL_TIMEOUT, milliseconds);
-  (void)set_behavior(link->handle, MEMCACHED_BEHAVIOR_CONNECT_TIMEOUT, milliseconds);
+/* Bounds each wait for a connection and each wait for data of what follows, in milliseconds; 0 lets
+ * nothing wait. */
+static void arm(struct link *link, uint64_t connecting, uint64_t waiting) {
+  (void)set_behavior(link->handle, MEMCACHED_BEHAVIOR_CONNECT_TIMEOUT, connecting);
+  (void)set_behavior(link->handle, MEMCACHED_BEHAVIOR_POLL_TIMEOUT, waiting);
 }
 
 static void reply(struct link *link, bool wanted) {
@@ -147,11 +136,11 @@ static void reply(struct link *link, bool wanted) {
 void ml_store_close(struct ml_store *store) {
   if (store == NULL) return;
   sigset_t saved;
-  block_signals(&saved);
+  ml_process_block_signals(&saved);
   for (size_t i = 0; i < store->count; i++) {
     struct link *link = &store->links[i];
     if (link->handle == NULL) continue;
-    arm(link, 0); /* a full socket buffer must not make the good-bye wait */
+    arm(link, 0, 0); /* a full socket buffer must not make the good-bye wait */
     memcached_quit(link->handle);
     for (size_t r = 0; r < 2; r++)
       if (link->results[r].root != NULL) memcached_result_free(&link->results[r]);
@@ -164,7 +153,7 @@ void ml_store_close(struct ml_store *store) {
     free(store->credentials);
   }
   free(store);
-  restore_signals(&saved);
+  ml_process_restore_signals(&saved);
 }
 
 void ml_store_abandon(struct ml_store *store) {
@@ -210,6 +199,8 @@ bool ml_store_current(const struct ml_store *store, const struct ml_key *key,
   return version.cas != 0 && ml_store_same_epoch(store, key, version);
 }
 
+bool ml_store_is_up(const struct ml_store *store, size_t server) { return store->links[server].up; }
+
 bool ml_store_same_epoch(const struct ml_store *store, const struct ml_key *key,
                          struct ml_version version) {
   return version.epoch == store->links[key->server].epoch;
@@ -220,7 +211,7 @@ bool ml_store_same_epoch(const struct ml_store *store, const struct ml_key *key,
 /* Ends the epoch: the next command opens a connection of its own. Bytes that are on their way may
  * still reach the server. */
 static void drop(struct link *link) {
-  arm(link, 0);
+  arm(link, 0, 0);
   memcached_quit(link->handle);
   link->epoch = atomic_fetch_add(&epochs, 1);
   link->up = link->unread = false;
@@ -228,9 +219,9 @@ static void drop(struct link *link) {
 
 void ml_store_drop(struct ml_store *store, const struct ml_key *key) {
   sigset_t saved;
-  block_signals(&saved);
+  ml_process_block_signals(&saved);
   drop(&store->links[key->server]);
-  restore_signals(&saved);
+  ml_process_restore_signals(&saved);
 }
 
 static enum ml_status classify(memcached_return_t rc) {
@@ -256,21 +247,26 @@ static enum ml_status classify(memcached_return_t rc) {
   }
 }
 
-/* Drops the link and says what happened: in the system's words where there are some, else in
- * libmemcached's. */
-static enum ml_status failed(struct link *link, memcached_return_t rc, struct ml_error *error) {
+/* Why a server cannot be reached: in the system's words where libmemcached has kept them. */
+static const char *reason(const struct link *link, memcached_return_t rc, char *text, size_t size) {
   int system_error = memcached_last_error_errno(link->handle);
+  if (system_error != 0) return ml_system_error(system_error, text, size);
+  if (rc == MEMCACHED_HOST_LOOKUP_FAILURE) return "no such host";
+  return link->up ? "the connection ended" : "no connection could be made";
+}
+
+/* Drops the link and says what happened. */
+static enum ml_status failed(struct link *link, memcached_return_t rc, struct ml_error *error) {
   const char *server = link->address->text;
   enum ml_status status = classify(rc);
   char words[128];
   if (status == ML_TIMEOUT)
     (void)ml_fail(error, status, "%s did not answer in time", server);
-  else if (status == ML_UNREACHABLE && system_error != 0)
-    (void)ml_fail(error, status, "%s cannot be reached: %s", server,
-                  ml_system_error(system_error, words, sizeof words));
   else if (status == ML_UNREACHABLE)
     (void)ml_fail(error, status, "%s cannot be reached: %s", server,
-                  rc == MEMCACHED_HOST_LOOKUP_FAILURE ? "no such host" : "the connection ended");
+                  reason(link, rc, words, sizeof words));
+  else if (rc == MEMCACHED_UNKNOWN_READ_FAILURE || rc == MEMCACHED_PROTOCOL_ERROR)
+    (void)ml_fail(error, status, "%s answered with what is no reply of memcached", server);
   else
     (void)ml_fail(error, status, "%s refused: %s", server, memcached_strerror(link->handle, rc));
   drop(link);
@@ -292,30 +288,39 @@ static enum ml_status authenticate(struct ml_store *store, struct link *link,
   reply(link, true);
   memcached_return_t rc = memcached_set(link->handle, key, strlen(key), store->credentials,
                                         strlen(store->credentials), ML_EXPIRED, 0);
-  store->round_trips++;
-  if (rc == MEMCACHED_SUCCESS) return ML_OK;
+  if (rc == MEMCACHED_SUCCESS) {
+    link->up = true;
+    store->round_trips++;
+    return ML_OK;
+  }
   if (rc == MEMCACHED_CLIENT_ERROR) return odd(link, error, "refused the username and password");
   return failed(link, rc, error);
 }
 
 /* libmemcached bounds each of its waits, not the sum: before each one it is told what is left of
- * the operation. Never nothing, so that an answer that is already here is read. */
-static void arm_for_the_rest(const struct ml_store *store, struct link *link, int waits) {
-  int64_t left = (store->deadline - ml_clock_now()) / ML_MILLISECOND / waits + 1;
-  arm(link, left < 1 ? 1 : left > INT32_MAX ? INT32_MAX : (uint64_t)left);
+ * the operation. Never nothing, so that an answer that is already here is read. `connects` shares
+ * the time among that many tries to connect. */
+static void arm_for_the_rest(const struct ml_store *store, struct link *link, int connects) {
+  int64_t left = (store->deadline - ml_clock_now()) / ML_MILLISECOND + 1;
+  if (left < 1) left = 1;
+  if (left > INT32_MAX) left = INT32_MAX;
+  arm(link, (uint64_t)(left / connects + 1), (uint64_t)left);
 }
 
 /* Gives a link what is left of the operation's time, and a connection that has a name where one is
- * asked for. `connects` is how many times the next command may try to connect. */
+ * asked for. `connects`: how often the next command may try to connect, and one more if it then
+ * waits for its reply, which is to have a good part of the time, too. */
 static enum ml_status ready(struct ml_store *store, struct link *link, int connects,
                             struct ml_error *error) {
   if (!ml_store_has_time(store))
     return ml_fail(error, ML_TIMEOUT, "%s did not answer in time", link->address->text);
-  arm_for_the_rest(store, link, link->up ? 1 : connects);
-  if (link->up || store->credentials == NULL) return ML_OK;
-  enum ml_status status = authenticate(store, link, error);
-  arm_for_the_rest(store, link, 1);
-  return status;
+  if (!link->up && store->credentials != NULL) {
+    arm_for_the_rest(store, link, 2);
+    enum ml_status status = authenticate(store, link, error);
+    if (status != ML_OK) return status;
+  }
+  arm_for_the_rest(store, link, connects);
+  return ML_OK;
 }
 
 static struct link *link_of(struct ml_store *store, const struct ml_key *key) {
@@ -364,6 +369,7 @@ static bool has_key(memcached_result_st *result, const char *key, size_t length)
 }
 
 static enum ml_status unsupported(struct link *link, struct ml_error *error) {
+  drop(link); /* there may be more of this answer */
   return ml_fail(error, ML_UNSUPPORTED,
                  "%s works without compare-and-swap (memcached -C, or no memcached): "
                  "locks need it",
@@ -503,16 +509,21 @@ static enum ml_answer answer_of(struct ml_store *store, struct link *link, memca
   return answer;
 }
 
+static bool is_no_answer(enum ml_answer answer) {
+  return answer == ML_ANSWER_NONE || answer == ML_ANSWER_REFUSED;
+}
+
 static enum ml_status take_with_replies(struct ml_store *store, struct link *link,
                                         const struct ml_key *key, const struct ml_write *write,
                                         const struct ml_version *at, struct ml_view *view,
                                         struct ml_error *error) {
   reply(link, true);
   view->sent = true;
-  if (answer_of(store, link, send_write(link, key, write, at), error) <= ML_ANSWER_REFUSED)
-    return error->status;
+  enum ml_answer answer = answer_of(store, link, send_write(link, key, write, at), error);
+  view->beaten = answer != ML_ANSWER_STORED && answer != ML_ANSWER_NONE;
+  if (is_no_answer(answer)) return error->status;
   arm_for_the_rest(store, link, 1);
-  if (answer_of(store, link, seed_fence(store, link, key), error) <= ML_ANSWER_REFUSED)
+  if (is_no_answer(answer_of(store, link, seed_fence(store, link, key), error)))
     return error->status;
   arm_for_the_rest(store, link, 1);
   uint64_t fence = 0;
@@ -540,12 +551,12 @@ enum ml_status ml_store_take(struct ml_store *store, const struct ml_key *key,
   *view = (struct ml_view){0};
   if (at != NULL && !ml_store_current(store, key, *at)) return stale(error);
   sigset_t saved;
-  block_signals(&saved);
-  enum ml_status status = ready(store, link, 1, error);
+  ml_process_block_signals(&saved);
+  enum ml_status status = ready(store, link, replies ? 2 : 1, error);
   if (status == ML_OK)
     status = (replies ? take_with_replies : take_in_one_flight)(store, link, key, write, at, view,
                                                                 error);
-  restore_signals(&saved);
+  ml_process_restore_signals(&saved);
   return status;
 }
 
@@ -556,7 +567,7 @@ enum ml_status ml_store_refresh(struct ml_store *store, const struct ml_key *key
   *view = (struct ml_view){0};
   if (!ml_store_current(store, key, at)) return stale(error);
   sigset_t saved;
-  block_signals(&saved);
+  ml_process_block_signals(&saved);
   enum ml_status status = ready(store, link, 1, error);
   if (status == ML_OK) {
     reply(link, false);
@@ -568,7 +579,7 @@ enum ml_status ml_store_refresh(struct ml_store *store, const struct ml_key *key
       status = failed(link, rc, error);
     }
   }
-  restore_signals(&saved);
+  ml_process_restore_signals(&saved);
   return status;
 }
 
@@ -577,11 +588,11 @@ enum ml_status ml_store_read(struct ml_store *store, const struct ml_key *key, b
   struct link *link = link_of(store, key);
   *view = (struct ml_view){0};
   sigset_t saved;
-  block_signals(&saved);
+  ml_process_block_signals(&saved);
   /* libmemcached tries to connect once for each key of a read. */
   enum ml_status status = ready(store, link, fence ? 2 : 1, error);
   if (status == ML_OK) status = fetch(store, link, key, fence, view, error);
-  restore_signals(&saved);
+  ml_process_restore_signals(&saved);
   return status;
 }
 
@@ -595,12 +606,12 @@ enum ml_answer ml_store_write(struct ml_store *store, const struct ml_key *key,
     return answer;
   }
   sigset_t saved;
-  block_signals(&saved);
-  if (ready(store, link, 1, error) == ML_OK) {
+  ml_process_block_signals(&saved);
+  if (ready(store, link, 2, error) == ML_OK) {
     reply(link, true);
     answer = answer_of(store, link, send_write(link, key, write, at), error);
   }
-  restore_signals(&saved);
+  ml_process_restore_signals(&saved);
   return answer;
 }
 
@@ -668,7 +679,7 @@ static enum ml_status try_cas(struct ml_store *store, const struct ml_key *key,
                               struct ml_facts *facts, struct ml_error *error) {
   const struct ml_write item = {.value = "memlock", .length = 7, .expiry = 10, .flags = 0};
   const struct ml_write gone = {.value = "", .expiry = ML_EXPIRED};
-  if (ml_store_write(store, key, &item, NULL, error) <= ML_ANSWER_REFUSED) return error->status;
+  if (is_no_answer(ml_store_write(store, key, &item, NULL, error))) return error->status;
   struct ml_view view;
   int64_t start = ml_clock_now();
   enum ml_status status = ml_store_read(store, key, false, &view, error);
@@ -690,9 +701,9 @@ enum ml_status ml_store_inspect(struct ml_store *store, size_t server, struct ml
   enum ml_status status = try_cas(store, &key, facts, error);
   if (status != ML_OK) return status;
   sigset_t saved;
-  block_signals(&saved);
+  ml_process_block_signals(&saved);
   ask_stats(store, &store->links[server], facts);
-  restore_signals(&saved);
+  ml_process_restore_signals(&saved);
   return ML_OK;
 }
 
@@ -708,6 +719,14 @@ static enum ml_status await_all(struct ml_store *store, struct link *link, struc
   memcached_return_t rc;
   while (memcached_fetch_result(link->handle, &link->results[0], &rc) != NULL) continue;
   return end_of_answer(store, link, rc, error);
+}
+
+/* Makes sure of a connection, by a read that tries to connect once. */
+static enum ml_status connect_link(struct ml_store *store, struct link *link,
+                                   struct ml_error *error) {
+  enum ml_status status = ready(store, link, 1, error);
+  if (status == ML_OK && !link->up) status = await_all(store, link, error);
+  return status;
 }
 
 /* The answer to a read of many keys comes in the order of the keys, with some left out. */
@@ -741,19 +760,11 @@ static enum ml_status fetch_batch(struct ml_store *store, struct link *link,
   return end_of_answer(store, link, rc, error);
 }
 
-/* Makes sure of a connection, by a command that tries to connect once. */
-static enum ml_status connect_link(struct ml_store *store, struct link *link,
-                                   struct ml_error *error) {
-  enum ml_status status = ready(store, link, 1, error);
-  if (status == ML_OK && !link->up) status = await_all(store, link, error);
-  return status;
-}
-
 enum ml_status ml_store_batch(struct ml_store *store, const struct ml_item *items, size_t count,
                               ml_show *show, void *context, struct ml_error *error) {
   struct link *link = link_of(store, items[0].key);
   sigset_t saved;
-  block_signals(&saved);
+  ml_process_block_signals(&saved);
   enum ml_status status = connect_link(store, link, error);
   reply(link, false);
   for (size_t i = 0; i < count && status == ML_OK; i++) {
@@ -767,7 +778,7 @@ enum ml_status ml_store_batch(struct ml_store *store, const struct ml_item *item
     if (rc != MEMCACHED_SUCCESS) status = failed(link, rc, error);
   }
   if (status == ML_OK) status = fetch_batch(store, link, items, count, show, context, error);
-  restore_signals(&saved);
+  ml_process_restore_signals(&saved);
   return status;
 }
 
@@ -776,15 +787,15 @@ bool ml_store_send(struct ml_store *store, const struct ml_key *key, const struc
   struct link *link = link_of(store, key);
   if (!link->up || !ml_store_current(store, key, at)) return false;
   sigset_t saved;
-  block_signals(&saved);
-  arm(link, 0);
+  ml_process_block_signals(&saved);
+  arm(link, 0, 0);
   reply(link, false);
   bool sent = send_write(link, key, write, &at) == MEMCACHED_SUCCESS;
   if (sent)
     link->unread = true;
   else
     drop(link);
-  restore_signals(&saved);
+  ml_process_restore_signals(&saved);
   return sent;
 }
 
@@ -796,12 +807,12 @@ bool ml_store_covered(const struct ml_store *store, const struct ml_key *key,
 enum ml_status ml_store_flush(struct ml_store *store, struct ml_error *error) {
   enum ml_status worst = ML_OK;
   sigset_t saved;
-  block_signals(&saved);
+  ml_process_block_signals(&saved);
   for (size_t i = 0; i < store->count; i++) {
     if (!store->links[i].unread) continue;
     enum ml_status status = await_all(store, &store->links[i], error);
     if (status != ML_OK) worst = status;
   }
-  restore_signals(&saved);
+  ml_process_restore_signals(&saved);
   return worst;
 }

@@ -64,6 +64,7 @@ struct ml_write {
 /* What a flight showed. The value belongs to the store and lasts until its next call. */
 struct ml_view {
   bool sent;    /* the write left us: it may take effect even if no answer came */
+  bool beaten;  /* it waited for its reply, and the server said that it did not do it */
   bool present; /* the lock key has an item; absent is a hint, not a proof (see ml_store_write) */
   const char *value;
   size_t length;
@@ -124,6 +125,9 @@ void ml_store_drop(struct ml_store *store, const struct ml_key *key);
 /* May this version be sent now, that is, is the connection that read it still up? */
 bool ml_store_current(const struct ml_store *store, const struct ml_key *key,
                       struct ml_version version);
+
+/* Has this server's connection carried the last exchange, as far as is known? */
+bool ml_store_is_up(const struct ml_store *store, size_t server);
 
 /* Is that connection still up, whether or not it showed an item? */
 bool ml_store_same_epoch(const struct ml_store *store, const struct ml_key *key,

@@ -21,8 +21,9 @@
 static int64_t second_pause(int64_t waited, int64_t since_last, struct ml_sight before,
                             struct ml_sight now, double random) {
   struct ml_backoff backoff = {.started = START};
-  (void)ml_backoff_pause(&backoff, before, START + waited - since_last, 0.5);
-  return ml_backoff_pause(&backoff, now, START + waited, random);
+  (void)ml_backoff_pause(&backoff, before, START + waited - since_last, 0.5, ML_PAUSE_MIN,
+                         ML_PAUSE_MAX);
+  return ml_backoff_pause(&backoff, now, START + waited, random, ML_PAUSE_MIN, ML_PAUSE_MAX);
 }
 
 static void test_backoff_first_pause_is_one_turn(void **state) {
@@ -30,11 +31,12 @@ static void test_backoff_first_pause_is_one_turn(void **state) {
   for (uint64_t fence = 0; fence < 3; fence++) {
     struct ml_backoff backoff = {.started = START};
     struct ml_sight sight = {fence * 1000000, fence};
-    assert_pause(ml_backoff_pause(&backoff, sight, START, FULL_PAUSE), 6 * MS);
+    assert_pause(ml_backoff_pause(&backoff, sight, START, FULL_PAUSE, ML_PAUSE_MIN, ML_PAUSE_MAX),
+                 6 * MS);
     backoff = (struct ml_backoff){.started = START};
-    assert_pause(ml_backoff_pause(&backoff, sight, START, 0), 4 * MS);
+    assert_pause(ml_backoff_pause(&backoff, sight, START, 0, ML_PAUSE_MIN, ML_PAUSE_MAX), 4 * MS);
     backoff = (struct ml_backoff){.started = START};
-    assert_pause(ml_backoff_pause(&backoff, sight, START, 0.5), 5 * MS);
+    assert_pause(ml_backoff_pause(&backoff, sight, START, 0.5, ML_PAUSE_MIN, ML_PAUSE_MAX), 5 * MS);
   }
 }
 
@@ -95,17 +97,25 @@ static void test_backoff_begins_anew_with_another_holder(void **state) {
   (void)state;
   struct ml_backoff backoff = {.started = START};
   int64_t now = START;
-  (void)ml_backoff_pause(&backoff, (struct ml_sight){5000, 1}, now, 0);
+  (void)ml_backoff_pause(&backoff, (struct ml_sight){5000, 1}, now, 0, ML_PAUSE_MIN, ML_PAUSE_MAX);
   now += ML_SECOND;
-  assert_pause(ml_backoff_pause(&backoff, (struct ml_sight){5001, 1}, now, FULL_PAUSE), 250 * MS);
+  assert_pause(ml_backoff_pause(&backoff, (struct ml_sight){5001, 1}, now, FULL_PAUSE, ML_PAUSE_MIN,
+                                ML_PAUSE_MAX),
+               250 * MS);
   now += 250 * MS;
   /* Waited for more than 300 ms: a third of a turn. */
-  assert_pause(ml_backoff_pause(&backoff, (struct ml_sight){5002, 2}, now, FULL_PAUSE), 2 * MS);
+  assert_pause(ml_backoff_pause(&backoff, (struct ml_sight){5002, 2}, now, FULL_PAUSE, ML_PAUSE_MIN,
+                                ML_PAUSE_MAX),
+               2 * MS);
   now += 20 * MS;
-  assert_pause(ml_backoff_pause(&backoff, (struct ml_sight){5003, 2}, now, FULL_PAUSE), 10 * MS);
+  assert_pause(ml_backoff_pause(&backoff, (struct ml_sight){5003, 2}, now, FULL_PAUSE, ML_PAUSE_MIN,
+                                ML_PAUSE_MAX),
+               10 * MS);
   now += 20 * MS;
   /* The first holder is back, and is new all the same. */
-  assert_pause(ml_backoff_pause(&backoff, (struct ml_sight){5004, 1}, now, FULL_PAUSE), 2 * MS);
+  assert_pause(ml_backoff_pause(&backoff, (struct ml_sight){5004, 1}, now, FULL_PAUSE, ML_PAUSE_MIN,
+                                ML_PAUSE_MAX),
+               2 * MS);
 }
 
 static void test_backoff_leaves_everybody_a_share(void **state) {
@@ -151,13 +161,18 @@ static void test_backoff_while_the_server_is_silent_slows_down(void **state) {
   (void)state;
   struct ml_backoff backoff = {.started = START};
   const struct ml_sight nothing = {0, 0};
-  assert_pause(ml_backoff_pause(&backoff, nothing, START, FULL_PAUSE), 6 * MS);
-  assert_pause(ml_backoff_pause(&backoff, nothing, START + 200 * MS, FULL_PAUSE), 100 * MS);
-  assert_pause(ml_backoff_pause(&backoff, nothing, START + ML_SECOND, FULL_PAUSE), 250 * MS);
-  /* And is quick again at the first sight of a holder. */
+  assert_pause(ml_backoff_pause(&backoff, nothing, START, FULL_PAUSE, ML_PAUSE_MIN, ML_PAUSE_MAX),
+               6 * MS);
   assert_pause(
-      ml_backoff_pause(&backoff, (struct ml_sight){9, 9}, START + 2 * ML_SECOND, FULL_PAUSE),
-      2 * MS);
+      ml_backoff_pause(&backoff, nothing, START + 200 * MS, FULL_PAUSE, ML_PAUSE_MIN, ML_PAUSE_MAX),
+      100 * MS);
+  assert_pause(ml_backoff_pause(&backoff, nothing, START + ML_SECOND, FULL_PAUSE, ML_PAUSE_MIN,
+                                ML_PAUSE_MAX),
+               250 * MS);
+  /* And is quick again at the first sight of a holder. */
+  assert_pause(ml_backoff_pause(&backoff, (struct ml_sight){9, 9}, START + 2 * ML_SECOND,
+                                FULL_PAUSE, ML_PAUSE_MIN, ML_PAUSE_MAX),
+               2 * MS);
 }
 
 static void test_backoff_pauses_stay_within_bounds(void **state) {
@@ -167,7 +182,8 @@ static void test_backoff_pauses_stay_within_bounds(void **state) {
     int64_t now = START;
     struct ml_sight sight = {1000000, 1};
     for (int i = 0; i < 100; i++) {
-      int64_t pause = ml_backoff_pause(&backoff, sight, now, ml_nonce_unit());
+      int64_t pause =
+          ml_backoff_pause(&backoff, sight, now, ml_nonce_unit(), ML_PAUSE_MIN, ML_PAUSE_MAX);
       assert_true(pause >= 6 * MS / 3 * 2 / 3 - 1);
       assert_true(pause <= 8000 * MS);
       now += pause;

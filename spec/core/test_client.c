@@ -144,8 +144,6 @@ static void test_client_has_the_documented_defaults(void **state) {
   ml_client_defaults(&options);
   struct ml_client *client = open_with(tap.path, options);
   assert_string_equal(ml_client_prefix(client), "memlock:");
-  assert_null(ml_client_identity(client));
-  assert_true(ml_client_ttl(client) == 16 * ML_SECOND);
   assert_int_equal(ml_client_servers(client)->count, 1);
   struct ml_lock lock;
   add(client, &lock, "defaults");
