@@ -22,6 +22,7 @@ LIBMEMCACHED_LIBDIR ?= $(if $(MACOS),$(BREW)/lib)
 #   WERROR=1                    a warning is an error
 #   V=1                         show every command
 #   SANITIZE=address,undefined  instrument (use a BUILD of its own, such as BUILD=build/asan)
+#   SECONDS=60 SEED=n           how long `make soak` takes, and what it draws
 #   TESTS="spec/core ..."       which files `make test` runs; FULL=1 runs them at full length
 
 # ---- The machinery ----------------------------------------------------------------------------
@@ -74,7 +75,7 @@ TESTERS  = $(patsubst spec/core/%.c,$(BUILD)/spec/%,$(wildcard spec/core/test_*.
 SUPPORT  = $(patsubst spec/support/%.c,$(BUILD)/spec/%,$(wildcard spec/support/*.c))
 TOOLS    = $(patsubst %/posix,%/memlock_posix.so,$(SUPPORT))
 
-.PHONY: all libmemlock.a spec-tools demo test check tidy install uninstall clean help FORCE
+.PHONY: all libmemlock.a spec-tools demo test soak check tidy install uninstall clean help FORCE
 .SECONDARY:          # keep the objects that implicit rules chain through
 .DELETE_ON_ERROR:
 
@@ -155,6 +156,14 @@ test:
 	@$(MAKE) --no-print-directory all spec-tools
 	@$(LUA) scripts/test $(TESTS)
 
+# Everything goes wrong at once, for some time; `make soak SECONDS=300 SEED=7` goes on longer, and
+# draws the same faults again. Not ?=, since bash has a SECONDS of its own.
+SECONDS = 60
+soak:
+	@scripts/deps test
+	@$(MAKE) --no-print-directory all spec-tools
+	@$(LUA) spec/soak/soak.lua '$(SECONDS)' $(SEED)
+
 check:
 	@scripts/deps check
 	@scripts/check
@@ -189,6 +198,7 @@ help:
 	@echo 'make demo           install what is missing, build, and show memlock at work'
 	@echo 'make demo UNLOCKED=1  the same work without the lock: see the updates it loses'
 	@echo 'make test           install what is missing, build, and run all tests'
+	@echo 'make soak           for SECONDS (60), everything goes wrong at once; SEED=n draws it again'
 	@echo 'make check          style, warnings, sanitizers, valgrind, and the rules of the house'
 	@echo 'make install        into PREFIX (now $(PREFIX)), below DESTDIR when that is set'
 	@echo 'make uninstall      take it out again'
