@@ -219,6 +219,11 @@ static enum ml_status win(struct ml_lock *lock, struct ml_store *store, const st
   return ML_OK;
 }
 
+/* Was the fence counted after our record was written? Errors of commands without reply are not
+ * heard, and a fence that nobody counted is the token of somebody else. memcached numbers all
+ * changes of all items in one sequence of CAS ids. */
+static bool is_counted(const struct ml_view *view) { return view->fence_cas > view->version.cas; }
+
 /* Flies until it is known who has the lock. Sets lock->in_doubt when a write of ours may still
  * happen or be in place without our holding the lock. */
 static enum ml_status take(struct ml_lock *lock, struct ml_store *store, struct ml_error *error) {
@@ -247,6 +252,15 @@ static enum ml_status take(struct ml_lock *lock, struct ml_store *store, struct 
     struct ml_record record;
     switch (whose(lock->id, &view, &write, &record)) {
     case THIS_WRITE:
+      if (!replies && !is_counted(&view)) {
+        lock->in_doubt = true;
+        status = ml_fail(error, ML_REFUSED, "%s did not count its fence",
+                         ml_store_server(store, &lock->key));
+        version = view.version;
+        at = &version;
+        odd++;
+        break;
+      }
       status = win(lock, store, &view, deadline, error);
       if (status != ML_OK) lock->in_doubt = true;
       return status;

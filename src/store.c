@@ -417,6 +417,7 @@ static enum ml_status fetch(struct ml_store *store, struct link *link, const str
   view->present = false;
   view->fence = 0;
   view->fence_is_bad = false;
+  view->fence_cas = 0;
   view->version = (struct ml_version){0, link->epoch};
 
   enum ml_status status = ask(store, link, keys + first, lengths + first, 2 - first, error);
@@ -435,6 +436,7 @@ static enum ml_status fetch(struct ml_store *store, struct link *link, const str
     } else if (fence && view->fence == 0 && !view->present &&
                has_key(spare, fence_key(key), fence_length(key))) {
       view->fence_is_bad = !read_fence(spare, &view->fence);
+      view->fence_cas = memcached_result_cas(spare);
     } else {
       return odd(link, error, "answered with a key that was not asked for");
     }

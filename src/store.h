@@ -70,8 +70,9 @@ struct ml_view {
   size_t length;
   uint32_t flags;
   struct ml_version version; /* where absent: cas 0 and the epoch of the look */
-  uint64_t fence;    /* the counter; 0 when it was not asked for, is not there, or is bad: */
-  bool fence_is_bad; /* something that does not count stands in the fence's place */
+  uint64_t fence;     /* the counter; 0 when it was not asked for, is not there, or is bad: */
+  uint64_t fence_cas; /* its CAS id; 0 as above */
+  bool fence_is_bad;  /* something that does not count stands in the fence's place */
 };
 
 /* The server's own word on a write that waited for its reply. */
