@@ -6,8 +6,11 @@ local function write_report(token)
   print("report written under token " .. token)
 end
 
-if lock:acquire(5) then         -- waits up to five seconds
-  write_report(lock:token())    -- fencing token for what you write to
-  lock:refresh()                -- thirty more seconds
+local ok, message = lock:acquire(5)  -- waits up to five seconds
+if ok then
+  write_report(lock:token())         -- fencing token for what you write to
+  lock:refresh()                     -- thirty more seconds
   lock:release()
+else
+  io.stderr:write(message, "\n")     -- who has it, or what is wrong
 end

@@ -1,5 +1,6 @@
 -- Waits for a lock in a libuv loop, which goes on: all pauses of memlock are made by the function
--- that the client got as `sleep`, and it may yield.
+-- that the client got as `sleep`, and it may yield. While the lock is held, the loop watches a
+-- descriptor that becomes readable when the lock is lost.
 --
 --     lua5.4 examples/luv.lua [server]
 
@@ -38,12 +39,19 @@ end)
 
 start(function()
   local client = memlock.client(server, { sleep = sleep })
-  local lock = client:lock("loop-luv")
+  local lock = client:lock("loop-luv", {
+    auto_refresh = true, -- a thread renews it, and the loop hears when it is lost
+    on_lost = function(_, message) print("stop the work: " .. message) end,
+  })
+  local watcher = uv.new_poll(client:fd())
+  watcher:start("r", function() client:poll() end)
+
   local begin = uv.hrtime()
   assert(lock:acquire(5))
   print(("got the lock after %.1f s, and the loop ticked %d times meanwhile"):format(
     (uv.hrtime() - begin) / 1e9, ticks))
   lock:release()
+  watcher:close()
   ticker:close()
 end)
 

@@ -55,6 +55,15 @@ describe("critical_section", function()
     assert.is_true(second > first)
   end)
 
+  it("is what the README shows", function()
+    local function read(path)
+      local file <close> = assert(io.open(path))
+      return file:read "a"
+    end
+    local shown = "```lua\n" .. read "examples/critical_section.lua" .. "```"
+    assert.truthy(read "README.md":find(shown, 1, true))
+  end)
+
   it("waits for the one before it", function()
     local lock = memlock.client(server.address):lock("nightly-report")
     assert(lock:acquire())

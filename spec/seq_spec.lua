@@ -67,6 +67,42 @@ local function lossy(swallow)
   end)
 end
 
+describe("a fence that was not counted", function()
+  -- As by a server that is out of memory: commands without reply fail silently.
+  it("gives no token: it is counted again", function()
+    local first = memlock.client(server.address):lock(name)
+    assert(first:acquire())
+    assert(first:release())
+    local swallowed = 0
+    local fake = lossy(function(command)
+      if command.name ~= "incr" or swallowed == 1 then return false end
+      swallowed = swallowed + 1
+      return true
+    end)
+    local lock = memlock.client(fake.address):lock(name)
+    assert(lock:acquire())
+    assert.is_true(lock:token() > first:token(), lock:token())
+    assert.is_true(lock:held())
+    assert.truthy(lock:verify())
+    assert(lock:release())
+    assert.is_nil((raw:get(key)))
+  end)
+
+  it("and cannot be counted ends the attempt, and leaves no record", function()
+    local first = memlock.client(server.address):lock(name)
+    assert(first:acquire())
+    assert(first:release())
+    local fake = lossy(function(command) return command.name == "incr" end)
+    local lock = memlock.client(fake.address, { timeout = 0.3 }):lock(name)
+    assert_fails("timeout", name, lock:acquire())
+    assert.is_false((lock:held()))
+    support.eventually(function()
+      lock:holder()
+      return raw:get(key) == nil
+    end)
+  end)
+end)
+
 describe("every write", function()
   local relay, client
 

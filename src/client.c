@@ -401,7 +401,7 @@ void ml_client_drop(struct ml_lock *lock, uint64_t tenure) {
   struct ml_client *client = lock->client;
   if (lock->tenure != tenure || client->closed || is_child(client)) return;
   if (is_ours(client, lock)) {
-    ml_lock_drop(lock, client->store);
+    ml_lock_drop(lock, client->store, false);
     ml_doubts_note(&client->doubts, lock);
     return;
   }
@@ -539,17 +539,15 @@ bool ml_client_held(const struct ml_lock *lock, int64_t *left) {
 /* Every release leaves at once, without reply; one read per connection then waits until they are
  * all done. What cannot go that way is released singly in the time that is left. */
 static bool release_all(struct ml_client *client) {
-  bool all = true;
-  struct ml_lock *next = client->locks;
-  while (next != NULL) {
-    struct ml_lock *locks[ML_GIVE_UP_MAX];
-    size_t count = 0;
-    for (; next != NULL && count < ML_GIVE_UP_MAX; next = next->next) {
-      if (ml_lock_held(next, NULL)) client->stats.released++;
-      locks[count++] = next;
-    }
-    all = ml_lock_give_up(locks, count, client->store) && all;
+  struct ml_error ignored;
+  for (struct ml_lock *lock = client->locks; lock != NULL; lock = lock->next) {
+    if (ml_lock_held(lock, NULL)) client->stats.released++;
+    ml_lock_drop(lock, client->store, true);
   }
+  bool all = ml_store_flush(client->store, &ignored) == ML_OK;
+  struct ml_finish finish = {.end = 0};
+  for (struct ml_lock *lock = client->locks; lock != NULL; lock = lock->next)
+    all = ml_lock_finish(lock, client->store, &finish) && all;
   return ml_doubts_sweep(&client->doubts, client->store) && all;
 }
 
@@ -604,7 +602,7 @@ void ml_client_abandon(struct ml_client *client) {
       part_with_keeper(client, ml_clock_after(ml_clock_now(), client->timeout));
   if (client->store != NULL)
     for (struct ml_lock *lock = client->locks; lock != NULL; lock = lock->next)
-      ml_lock_drop(lock, client->store);
+      ml_lock_drop(lock, client->store, false);
   (void)join(client, keeper);
   shut(client);
   unref(client);

@@ -356,20 +356,11 @@ static void serve(struct ml_keeper *keeper) {
 
 /* Giving up many: what nobody waits for leaves without replies, and one answer covers it all. */
 
-/* Gives up what the batch has (ML_GIVE_UP_MAX at most), without the mutex. True: it is known that
- * all of it is given up. */
-static bool give_up(struct ml_keeper *keeper) {
-  struct batch *batch = keeper->batch;
-  struct ml_lock *locks[ML_GIVE_UP_MAX];
-  for (size_t i = 0; i < batch->count; i++) locks[i] = &batch->kept[i]->lock;
-  return ml_lock_give_up(locks, batch->count, keeper->store);
-}
-
 /* Gives up what was dropped on one server, many at a time. Called and returns with the mutex. */
 static void serve_dropped(struct ml_keeper *keeper, struct queue *queue) {
   struct batch *batch = keeper->batch;
   batch->count = 0;
-  while (batch->count < ML_GIVE_UP_MAX && queue->dropped.first != NULL) {
+  while (batch->count < ML_BATCH_MAX && queue->dropped.first != NULL) {
     struct ml_kept *kept = queue->dropped.first;
     unask(keeper, kept);
     unschedule(keeper, kept);
@@ -377,8 +368,15 @@ static void serve_dropped(struct ml_keeper *keeper, struct queue *queue) {
     batch->kept[batch->count++] = kept;
   }
   (void)pthread_mutex_unlock(&keeper->mutex);
+  struct ml_error ignored;
+  struct ml_finish finish = {.end = 0};
+  bool all = true;
   ml_store_begin(keeper->store);
-  bool all = give_up(keeper);
+  for (size_t i = 0; i < batch->count; i++)
+    ml_lock_drop(&batch->kept[i]->lock, keeper->store, true);
+  (void)ml_store_flush(keeper->store, &ignored);
+  for (size_t i = 0; i < batch->count; i++)
+    all = ml_lock_finish(&batch->kept[i]->lock, keeper->store, &finish) && all;
   (void)pthread_mutex_lock(&keeper->mutex);
   keeper->stats.round_trips = ml_store_round_trips(keeper->store);
   int64_t now = ml_clock_now();
@@ -635,25 +633,19 @@ static void wait_until(pthread_cond_t *condition, pthread_mutex_t *mutex, int64_
 
 /* All that is left when the keeper is asked to stop, in flights, by one deadline. */
 static void give_up_all(struct ml_keeper *keeper) {
-  struct batch *batch = keeper->batch;
-  keeper->all_given_up = true;
+  struct ml_error ignored;
+  struct ml_finish finish = {.end = 0};
   ml_store_begin_until(keeper->store, keeper->stop_by);
+  for (struct ml_kept *kept = keeper->all; kept != NULL; kept = kept->next)
+    if (kept->adopted) ml_lock_drop(&kept->lock, keeper->store, true);
+  keeper->all_given_up = ml_store_flush(keeper->store, &ignored) == ML_OK;
   while (keeper->all != NULL) {
-    batch->count = 0;
-    while (keeper->all != NULL && batch->count < ML_GIVE_UP_MAX) {
-      struct ml_kept *kept = keeper->all;
-      bool ours = kept->adopted && (kept->lock.owned || kept->lock.giving_up);
-      if (ours) batch->kept[batch->count++] = kept;
-      keeper->all = kept->next; /* no other list is looked at any more */
-      if (ours) continue;
-      free(kept->loss);
-      free(kept);
-    }
-    if (!give_up(keeper)) keeper->all_given_up = false;
-    for (size_t i = 0; i < batch->count; i++) {
-      free(batch->kept[i]->loss);
-      free(batch->kept[i]);
-    }
+    struct ml_kept *kept = keeper->all;
+    if (kept->adopted && !ml_lock_finish(&kept->lock, keeper->store, &finish))
+      keeper->all_given_up = false;
+    keeper->all = kept->next; /* no other list is looked at any more */
+    free(kept->loss);
+    free(kept);
   }
 }
 

@@ -219,6 +219,11 @@ static enum ml_status win(struct ml_lock *lock, struct ml_store *store, const st
   return ML_OK;
 }
 
+/* Was the fence counted after our record was written? Errors of commands without reply are not
+ * heard, and a fence that nobody counted is the token of somebody else. memcached numbers all
+ * changes of all items in one sequence of CAS ids. */
+static bool is_counted(const struct ml_view *view) { return view->fence_cas > view->version.cas; }
+
 /* Flies until it is known who has the lock. Sets lock->in_doubt when a write of ours may still
  * happen or be in place without our holding the lock. */
 static enum ml_status take(struct ml_lock *lock, struct ml_store *store, struct ml_error *error) {
@@ -247,6 +252,15 @@ static enum ml_status take(struct ml_lock *lock, struct ml_store *store, struct 
     struct ml_record record;
     switch (whose(lock->id, &view, &write, &record)) {
     case THIS_WRITE:
+      if (!replies && !is_counted(&view)) {
+        lock->in_doubt = true;
+        status = ml_fail(error, ML_REFUSED, "%s did not count its fence",
+                         ml_store_server(store, &lock->key));
+        version = view.version;
+        at = &version;
+        odd++;
+        break;
+      }
       status = win(lock, store, &view, deadline, error);
       if (status != ML_OK) lock->in_doubt = true;
       return status;
@@ -618,42 +632,33 @@ enum ml_status ml_lock_release(struct ml_lock *lock, struct ml_store *store,
                  ml_store_server(store, &lock->key));
 }
 
-void ml_lock_drop(struct ml_lock *lock, struct ml_store *store) {
+void ml_lock_drop(struct ml_lock *lock, struct ml_store *store, bool wait) {
   bool was_owned = lock->owned;
   atomic_store(&lock->deadline, 0);
   if (!was_owned && !lock->giving_up && !lock->unsettled) return;
   bool sent = was_owned && ml_store_current(store, &lock->key, lock->version) &&
-              ml_store_send(store, &lock->key, &nothing, lock->version);
+              ml_store_send(store, &lock->key, &nothing, lock->version, wait);
   lock->sent = sent ? lock->version : no_version;
   lock->in_doubt = true;
   ml_lock_forget(lock, false);
 }
 
-bool ml_lock_give_up(struct ml_lock *const *locks, size_t count, struct ml_store *store) {
-  struct ml_error error;
-  bool silent[ML_SERVERS_MAX] = {false}; /* these would only take the time of the others */
-  bool all = true;
-  for (size_t i = 0; i < count; i++) ml_lock_drop(locks[i], store);
-  (void)ml_store_flush(store, &error);
-  int64_t end = ml_store_deadline(store);
-  for (size_t i = 0; i < count; i++) {
-    struct ml_lock *lock = locks[i];
-    if (!lock->in_doubt) continue;
-    if (ml_store_covered(store, &lock->key, lock->sent)) {
-      lock->in_doubt = false;
-      continue;
-    }
-    int64_t now = ml_clock_now();
-    if (now < end && !silent[lock->key.server]) {
-      ml_store_begin_until(store, now + (end - now) / 2);
-      lock->in_doubt = ml_lock_sweep(store, &lock->key, lock->id, ml_lock_writes(lock), &error) ==
-                       ML_ANSWER_NONE;
-      silent[lock->key.server] = lock->in_doubt;
-    }
-    if (lock->in_doubt) all = false;
+bool ml_lock_finish(struct ml_lock *lock, struct ml_store *store, struct ml_finish *finish) {
+  if (!lock->in_doubt) return true;
+  if (ml_store_covered(store, &lock->key, lock->sent)) {
+    lock->in_doubt = false;
+    return true;
   }
-  ml_store_begin_until(store, end);
-  return all;
+  if (finish->end == 0) finish->end = ml_store_deadline(store);
+  int64_t now = ml_clock_now();
+  if (now >= finish->end || finish->silent[lock->key.server]) return false;
+  struct ml_error ignored;
+  ml_store_begin_until(store, now + (finish->end - now) / 2);
+  lock->in_doubt =
+      ml_lock_sweep(store, &lock->key, lock->id, ml_lock_writes(lock), &ignored) == ML_ANSWER_NONE;
+  ml_store_begin_until(store, finish->end);
+  finish->silent[lock->key.server] = lock->in_doubt;
+  return !lock->in_doubt;
 }
 
 /* Names. */

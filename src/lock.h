@@ -105,15 +105,21 @@ void ml_lock_begin_release(struct ml_lock *lock);
 enum ml_status ml_lock_verify(struct ml_lock *lock, struct ml_store *store, struct ml_error *error);
 
 /* Gives the lock up without waiting for anything: held() is false, and the record's removal is sent
- * where its connection is up. Until an answer covers it, the lock is in doubt. Never blocks. */
-void ml_lock_drop(struct ml_lock *lock, struct ml_store *store);
+ * where its connection is up. Until an answer covers it, the lock is in doubt. Never blocks, except
+ * with `wait` for room in the socket. */
+void ml_lock_drop(struct ml_lock *lock, struct ml_store *store, bool wait);
 
-/* Gives up many locks (ML_GIVE_UP_MAX at most, so that their commands fit into a socket): their
- * removals leave at once, and one answer covers them all. What could not go that way is removed
- * singly, in what is left of the operation's time. True: all has been done, as far as servers tell;
- * else those that stay `in_doubt` have not. */
-#define ML_GIVE_UP_MAX 100
-bool ml_lock_give_up(struct ml_lock *const *locks, size_t count, struct ml_store *store);
+/*
+ * Giving up many locks: ml_lock_drop for each, with `wait`; one ml_store_flush, whose answer covers
+ * all that could leave; then ml_lock_finish for each, which removes singly what could not, in what
+ * is left of the operation. True: it has been done, as far as its server tells; else the lock stays
+ * in doubt.
+ */
+struct ml_finish {
+  int64_t end;                 /* of the operation; 0 before the first */
+  bool silent[ML_SERVERS_MAX]; /* these would only take the time of the others */
+};
+bool ml_lock_finish(struct ml_lock *lock, struct ml_store *store, struct ml_finish *finish);
 
 /* Gives the lock up in this object: nothing is held, and nothing remembered but the token. `lost`:
  * it was not given up but lost. Sends nothing. */

@@ -299,20 +299,24 @@ static enum ml_status authenticate(struct ml_store *store, struct link *link,
   return failed(link, rc, error);
 }
 
+/* What is left of the operation, in milliseconds; at least 1. */
+static uint64_t rest_of(const struct ml_store *store) {
+  int64_t left = (store->deadline - ml_clock_now()) / ML_MILLISECOND + 1;
+  return left < 1 ? 1 : left > INT32_MAX ? INT32_MAX : (uint64_t)left;
+}
+
 /* libmemcached bounds each of its waits, not the sum: before each one it is told what is left of
  * the operation. Never nothing, so that an answer that is already here is read. `connects` shares
  * the time among that many tries to connect. */
-static void arm_for_the_rest(const struct ml_store *store, struct link *link, int connects) {
-  int64_t left = (store->deadline - ml_clock_now()) / ML_MILLISECOND + 1;
-  if (left < 1) left = 1;
-  if (left > INT32_MAX) left = INT32_MAX;
-  arm(link, (uint64_t)(left / connects + 1), (uint64_t)left);
+static void arm_for_the_rest(const struct ml_store *store, struct link *link, unsigned connects) {
+  uint64_t left = rest_of(store);
+  arm(link, left / connects + 1, left);
 }
 
 /* Gives a link what is left of the operation's time, and a connection that has a name where one is
  * asked for. `connects`: how often the next command may try to connect, and one more if it then
  * waits for its reply, which is to have a good part of the time, too. */
-static enum ml_status ready(struct ml_store *store, struct link *link, int connects,
+static enum ml_status ready(struct ml_store *store, struct link *link, unsigned connects,
                             struct ml_error *error) {
   if (!ml_store_has_time(store))
     return ml_fail(error, ML_TIMEOUT, "%s did not answer in time", link->address->text);
@@ -417,6 +421,7 @@ static enum ml_status fetch(struct ml_store *store, struct link *link, const str
   view->present = false;
   view->fence = 0;
   view->fence_is_bad = false;
+  view->fence_cas = 0;
   view->version = (struct ml_version){0, link->epoch};
 
   enum ml_status status = ask(store, link, keys + first, lengths + first, 2 - first, error);
@@ -435,6 +440,7 @@ static enum ml_status fetch(struct ml_store *store, struct link *link, const str
     } else if (fence && view->fence == 0 && !view->present &&
                has_key(spare, fence_key(key), fence_length(key))) {
       view->fence_is_bad = !read_fence(spare, &view->fence);
+      view->fence_cas = memcached_result_cas(spare);
     } else {
       return odd(link, error, "answered with a key that was not asked for");
     }
@@ -792,12 +798,12 @@ enum ml_status ml_store_batch(struct ml_store *store, const struct ml_item *item
 }
 
 bool ml_store_send(struct ml_store *store, const struct ml_key *key, const struct ml_write *write,
-                   struct ml_version at) {
+                   struct ml_version at, bool wait) {
   struct link *link = link_of(store, key);
   if (!link->up || !ml_store_current(store, key, at)) return false;
   sigset_t saved;
   ml_process_block_signals(&saved);
-  arm(link, 0, 0);
+  arm(link, 0, wait ? rest_of(store) / 2 : 0);
   reply(link, false);
   bool sent = send_write(link, key, write, &at) == MEMCACHED_SUCCESS;
   if (sent)

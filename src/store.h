@@ -70,8 +70,9 @@ struct ml_view {
   size_t length;
   uint32_t flags;
   struct ml_version version; /* where absent: cas 0 and the epoch of the look */
-  uint64_t fence;    /* the counter; 0 when it was not asked for, is not there, or is bad: */
-  bool fence_is_bad; /* something that does not count stands in the fence's place */
+  uint64_t fence;     /* the counter; 0 when it was not asked for, is not there, or is bad: */
+  uint64_t fence_cas; /* its CAS id; 0 as above */
+  bool fence_is_bad;  /* something that does not count stands in the fence's place */
 };
 
 /* The server's own word on a write that waited for its reply. */
@@ -189,10 +190,11 @@ typedef void ml_show(void *context, size_t index, const struct ml_view *view);
 enum ml_status ml_store_batch(struct ml_store *store, const struct ml_item *items, size_t count,
                               ml_show *show, void *context, struct ml_error *error);
 
-/* Sends a cas without waiting for anything, and only where its connection is up. Never blocks.
- * False: it was not sent. */
+/* Sends a cas without waiting for its reply, and only where its connection is up. With `wait` it
+ * waits for room in the socket, for half of what is left of the operation at most; else for
+ * nothing. False: it was not sent. */
 bool ml_store_send(struct ml_store *store, const struct ml_key *key, const struct ml_write *write,
-                   struct ml_version at);
+                   struct ml_version at, bool wait);
 
 /* Has an answer come, on the connection of this version, to anything that left after all that
  * ml_store_send sent on it? Then all of that is done. */

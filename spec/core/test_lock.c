@@ -658,7 +658,7 @@ static void test_lock_after_a_restart_leaves_the_new_holder_alone(void **state) 
     assert_int_equal(release(&olds[0]), ML_NOT_HELD);
     assert_int_equal(refresh(&olds[1]), ML_NOT_HELD);
     for (int i = 0; i < 3; i++) {
-      ml_lock_drop(olds[i].lock, olds[i].store);
+      ml_lock_drop(olds[i].lock, olds[i].store, false);
       struct item after = server_get(&fresh, keys[i]);
       assert_same_item(before[i], after);
       assert_true(held(&news[i]));
@@ -755,7 +755,7 @@ static void test_lock_is_not_held_before_its_release_goes_out(void **state) {
   set_up(&a, &tap.shared->lock, "before-drop", NULL, TTL);
   assert_ok(&a, acquire(&a));
   atomic_store(&tap.shared->left_at_cas, ML_FOREVER);
-  ml_lock_drop(a.lock, a.store);
+  ml_lock_drop(a.lock, a.store, false);
   assert_false(held(&a));
   assert_true(server_comes_to(&server, "memlock:before-drop", false));
   assert_true(atomic_load(&tap.shared->left_at_cas) < 0);
@@ -1048,7 +1048,7 @@ static void test_lock_on_a_server_without_cas_is_unsupported(void **state) {
     assert_false(held(&a));
   }
   assert_int_equal(release(&a), ML_NOT_HELD);
-  ml_lock_drop(a.lock, a.store);
+  ml_lock_drop(a.lock, a.store, false);
   assert_int_equal(tap_count(&tap, "cas "), 0);
   assert_int_equal(tap_count(&tap, "delete "), 0);
   assert_true(server_has(&plain, "memlock:plain")); /* it runs out by itself */

@@ -273,7 +273,7 @@ static void test_store_sends_no_version_of_an_earlier_connection(void **state) {
     assert_false(view.sent);
     assert_int_equal(ml_store_write(store, &key, &write, &old, &error), ML_ANSWER_NONE);
     assert_int_equal(error.status, ML_REFUSED);
-    assert_false(ml_store_send(store, &key, &write, old));
+    assert_false(ml_store_send(store, &key, &write, old, false));
     /* And once more with the new connection open. */
     assert_int_equal(ml_store_read(store, &key, false, &view, &error), ML_OK);
   }
@@ -320,7 +320,7 @@ static void test_store_sends_no_cas_id_of_zero(void **state) {
   assert_int_equal(ml_store_refresh(store, &key, &write, version, &view, &error), ML_REFUSED);
   assert_int_equal(ml_store_take(store, &key, &write, &version, false, &view, &error), ML_REFUSED);
   assert_int_equal(ml_store_write(store, &key, &write, &version, &error), ML_ANSWER_NONE);
-  assert_false(ml_store_send(store, &key, &write, version));
+  assert_false(ml_store_send(store, &key, &write, version, false));
   assert_int_equal(ml_store_read(store, &key, false, &view, &error), ML_OK);
   assert_memory_equal(view.value, "value", 5);
   assert_int_equal(tap_count(&tap, "cas "), 0);
@@ -464,7 +464,7 @@ static void test_store_send_waits_for_nothing_and_flush_for_all(void **state) {
 
   server_stop(&server);
   int64_t started = ml_clock_now();
-  assert_true(ml_store_send(store, &key, &nothing, version));
+  assert_true(ml_store_send(store, &key, &nothing, version, false));
   assert_took_less(started, 100 * MS);
   ml_store_begin(store);
   started = ml_clock_now();
@@ -475,7 +475,7 @@ static void test_store_send_waits_for_nothing_and_flush_for_all(void **state) {
 
   ml_store_begin(store);
   version = taken(store, &key, "again").version;
-  assert_true(ml_store_send(store, &key, &nothing, version));
+  assert_true(ml_store_send(store, &key, &nothing, version, false));
   assert_int_equal(ml_store_flush(store, &error), ML_OK);
   assert_false(server_has(&server, "memlock:send"));
   ml_store_close(store);
