@@ -300,7 +300,7 @@ local function sharing()
     local problem = {}
     assert.equal(problem, select(2, pcall(lock.with, lock, function() error(problem) end)))
     assert.is_true(is_gone())
-    assert_fails("lost", name, lock:with(forget))
+    assert_fails("lost", name, lock:with(function() forget() end))
     local its = take(other)
     assert_fails("held", "second", lock:with(error))
     assert.is_true(its:verify())
