@@ -53,6 +53,7 @@ struct fake_line {
   int fd; /* -1: free */
   bool mute;
   bool authenticated;
+  bool shifted; /* more was sent than asked for: each command may get an earlier one's reply */
   size_t length;
   char in[1 << 15];
   size_t shown;      /* bytes of `out` */
@@ -365,47 +366,50 @@ static bool fake_header(const char *line, size_t length, char *out, size_t *writ
  * Returns whether the reply is whole; after one that is not, the connection is closed, because the
  * client would only wait.
  */
-static bool fake_tame(const char *verb, const char *in, size_t size, char *out, size_t *written) {
+static bool fake_tame(struct fake_line *line, const char *verb, const char *in, size_t size,
+                      char *out, size_t *written) {
   bool whole = false, is_first = true;
   *written = 0;
   for (size_t at = 0; at < size;) {
-    const char *line = in + at;
-    const char *end = memchr(line, '\n', size - at);
-    size_t length = end != NULL ? (size_t)(end - line) + 1 : size - at;
+    const char *text = in + at;
+    const char *end = memchr(text, '\n', size - at);
+    size_t length = end != NULL ? (size_t)(end - text) + 1 : size - at;
     if (whole) { /* more than was asked for */
-      if (end == NULL || length > 200 || !fake_is_harmless(line, length)) break;
-      fake.surplus = true;
-      fake_append_bytes(out, written, line, length);
+      if (end == NULL || length > 200 || !fake_is_harmless(text, length)) break;
+      fake.surplus = line->shifted = true;
+      fake_append_bytes(out, written, text, length);
       at += length;
       continue;
     }
     if (length > 900) { /* the end of it would not be looked for */
-      fake_append_bytes(out, written, line, 900);
+      fake_append_bytes(out, written, text, 900);
       return false;
     }
     if (end == NULL) {
-      if (is_first && fake_aborts(verb, line, length)) break;
-      fake_append_bytes(out, written, line, length);
+      if (is_first && fake_aborts(verb, text, length)) break;
+      fake_append_bytes(out, written, text, length);
       return false;
     }
-    if (is_first && fake_aborts(verb, line, length)) break;
+    if (is_first && fake_aborts(verb, text, length)) break;
     is_first = false;
     unsigned long long value;
-    if (strcmp(verb, "gets") == 0 && fake_header(line, length, out, written, &value)) {
+    if (strcmp(verb, "gets") == 0 && fake_header(text, length, out, written, &value)) {
       at += length;
       size_t there = size - at;
       /* A value and its line end. */
       size_t wanted = value < there ? (size_t)value + 2 : there;
       if (wanted > there) wanted = there;
       fake_append_bytes(out, written, in + at, wanted);
-      if (wanted < value + 2) return false;
+      if (value >= there || wanted < value + 2) return false;
       at += wanted;
       continue;
     }
-    if (strcmp(verb, "gets") == 0 && fake_begins(line, length, "VALUE")) return false;
-    fake_append_bytes(out, written, line, length);
+    if (strcmp(verb, "gets") == 0 && fake_begins(text, length, "VALUE")) return false;
+    fake_append_bytes(out, written, text, length);
     at += length;
-    whole = strcmp(verb, "stats") != 0 || !fake_begins(line, length, "STAT");
+    /* After one of these libmemcached waits for more, whatever it had asked for. */
+    whole = !fake_begins(text, length, "STAT") && !fake_begins(text, length, "ITEM");
+    if (!whole && strcmp(verb, "stats") != 0) return false;
   }
   return whole;
 }
@@ -482,7 +486,13 @@ static void fake_answer(struct fake_line *line, struct fake_command *command) {
   } else {
     fake_expand(command, text, size, reply, &length);
   }
-  if (!fake_tame(command->words[0], reply, length, tamed, &written)) close_after = true;
+  const bool was_shifted = line->shifted;
+  if (!fake_tame(line, command->words[0], reply, length, tamed, &written)) close_after = true;
+  if (was_shifted && !fake_is_harmless(tamed, written)) {
+    written = 0;
+    fake_append(tamed, &written, "ERROR\r\n");
+    close_after = false;
+  }
   fake_note(command, tamed, written);
   fake_say(line, tamed, written);
   if (close_after) fake_close(line);
@@ -531,7 +541,9 @@ static bool fake_take(struct fake_line *line) {
     CLAIM(fake_is_ours(command.words[i]));
   if (strcmp(verb, "stats") != 0 && strcmp(verb, "version") != 0)
     CLAIM(command.count > 1 && fake_is_ours(command.words[1]));
-  if (fake.credentials) CLAIM(line->authenticated || strcmp(verb, "set") == 0);
+  /* Only for statistics libmemcached may have opened a connection within a call of ours. */
+  if (fake.credentials)
+    CLAIM(line->authenticated || strcmp(verb, "set") == 0 || strcmp(verb, "stats") == 0);
 
   if (command.noreply) {
     char ignored[FAKE_REPLY];
@@ -569,7 +581,7 @@ static void fake_accept(void) {
     struct fake_line *line = &fake.lines[i];
     if (line->fd >= 0) continue;
     line->fd = fd;
-    line->mute = line->authenticated = false;
+    line->mute = line->authenticated = line->shifted = false;
     line->length = line->shown = 0;
     fake.opened++;
     return;

@@ -17,7 +17,7 @@
 #include "fake.h"
 #include "lock.h"
 
-#define TIMEOUT (40 * ML_MILLISECOND)
+#define TIMEOUT (30 * ML_MILLISECOND)
 #define BOUND (TIMEOUT + 3 * ML_SECOND) /* the machine may be busy */
 #define OPERATIONS 12
 #define LABEL "fuzz:1"
