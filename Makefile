@@ -22,7 +22,7 @@ LIBMEMCACHED_LIBDIR ?= $(if $(MACOS),$(BREW)/lib)
 #   WERROR=1                    a warning is an error
 #   V=1                         show every command
 #   SANITIZE=address,undefined  instrument (use a BUILD of its own, such as BUILD=build/asan)
-#   SECONDS=60 SEED=n           how long `make soak` takes, and what it draws
+#   SECONDS=60 SEED=n           how long `make soak` and `make fuzz` take, and what a soak draws
 #   TESTS="spec/core ..."       which files `make test` runs; FULL=1 runs them at full length
 
 # ---- The machinery ----------------------------------------------------------------------------
@@ -73,9 +73,10 @@ ARCHIVE  = $(BUILD)/libmemlock.a
 PROGRAM  = $(if $(COMMAND),$(BUILD)/memlock)
 TESTERS  = $(patsubst spec/core/%.c,$(BUILD)/spec/%,$(wildcard spec/core/test_*.c))
 SUPPORT  = $(patsubst spec/support/%.c,$(BUILD)/spec/%,$(wildcard spec/support/*.c))
+FUZZERS  = $(patsubst spec/fuzz/%.c,$(BUILD)/spec/%,$(wildcard spec/fuzz/fuzz_*.c))
 TOOLS    = $(patsubst %/posix,%/memlock_posix.so,$(SUPPORT))
 
-.PHONY: all libmemlock.a spec-tools demo test soak check tidy install uninstall clean help FORCE
+.PHONY: all libmemlock.a spec-tools demo test soak fuzz fuzzers check tidy install uninstall clean help FORCE
 .SECONDARY:          # keep the objects that implicit rules chain through
 .DELETE_ON_ERROR:
 
@@ -163,6 +164,17 @@ soak:
 	@scripts/deps test
 	@$(MAKE) --no-print-directory all spec-tools
 	@$(LUA) spec/soak/soak.lua '$(SECONDS)' $(SEED)
+
+# Input at random, for SECONDS in all, with clang's libFuzzer and its sanitizers.
+fuzz:
+	@scripts/deps check
+	@$(MAKE) --no-print-directory fuzzers BUILD=build/fuzz CC=clang CFLAGS='-O1 -g' \
+	  SANITIZE=fuzzer-no-link,address,undefined
+	@BUILD=build/fuzz scripts/fuzz '$(SECONDS)'
+
+fuzzers: $(FUZZERS)
+$(BUILD)/spec/fuzz_%: $(BUILD)/spec/fuzz/fuzz_%.o $(CORE)
+	$(call say,LINK,$@)$(LINK) -fsanitize=fuzzer -o $@ $^ $(ML_LDLIBS)
 
 check:
 	@scripts/deps check

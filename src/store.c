@@ -430,6 +430,9 @@ static void expect_answer(struct link *link) {
  */
 static enum ml_status ask(struct ml_store *store, struct link *link, const char *const *keys,
                           const size_t *lengths, size_t count, struct ml_error *error) {
+  /* A line that is only a number is no item, but libmemcached gives the result as it is: empty, or
+   * the last answer would be taken for this one. */
+  for (size_t i = 0; i < 2; i++) memcached_result_reset(&link->results[i]);
   reply(link, true);
   expect_answer(link);
   memcached_return_t rc = memcached_mget(link->handle, keys, lengths, count);
@@ -774,7 +777,10 @@ static enum ml_status await_all(struct ml_store *store, struct link *link, struc
   enum ml_status status = ask(store, link, keys, lengths, 1, error);
   if (status != ML_OK) return status;
   memcached_return_t rc;
-  while (memcached_fetch_result(link->handle, &link->results[0], &rc) != NULL) continue;
+  memcached_result_st *result = &link->results[0];
+  for (size_t found = 0; memcached_fetch_result(link->handle, result, &rc) != NULL; found++)
+    if (found > 0 || !has_key(result, key, lengths[0]))
+      return odd(link, error, "answered with a key that was not asked for");
   return end_of_answer(store, link, rc, error);
 }
 

@@ -21,6 +21,7 @@ local child = require "spec.support.child"
 local fake = require "spec.support.fake"
 local memcached = require "spec.support.memcached"
 local net = require "spec.support.net"
+local nutcracker = require "spec.support.nutcracker"
 local process = require "spec.support.process"
 local raw = require "spec.support.raw"
 local relay = require "spec.support.relay"
@@ -168,6 +169,8 @@ end
 
 support.memcached = memcached.start -- {args=, unix=, memory=, port=} -> server
 support.server = memcached.server -- () -> the server of this file
+support.nutcracker = nutcracker.start -- (servers, {connections=, timeout=}) -> proxy
+support.has_nutcracker = nutcracker.program -- () -> its path, or nil
 support.relay = relay.start -- (server or address, {unix=}) -> relay
 support.child = child.fork -- (fn, ...) -> child
 support.start = process.start -- {program, arguments...} -> process
