@@ -143,7 +143,8 @@ describe("refresh with a shorter ttl", function()
     fails_as("timeout", lock:refresh(0.9))
     support.eventually(function() return client:stats().losses == 1 end)
     local took = support.now() - start
-    assert.is_true(took < 0.9 + support.slack(0.1), took)
+    -- A renewal that was under way, for a timeout at most, goes first.
+    assert.is_true(took < 0.9 + 0.5 + support.slack(0.1), took)
   end)
 end)
 
