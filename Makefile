@@ -74,7 +74,7 @@ TESTERS  = $(patsubst spec/core/%.c,$(BUILD)/spec/%,$(wildcard spec/core/test_*.
 SUPPORT  = $(patsubst spec/support/%.c,$(BUILD)/spec/%,$(wildcard spec/support/*.c))
 TOOLS    = $(patsubst %/posix,%/memlock_posix.so,$(SUPPORT))
 
-.PHONY: all libmemlock.a spec-tools demo test check tidy install uninstall clean help FORCE
+.PHONY: all libmemlock.a spec-tools demo test check model tidy install uninstall clean help FORCE
 .SECONDARY:          # keep the objects that implicit rules chain through
 .DELETE_ON_ERROR:
 
@@ -159,6 +159,10 @@ check:
 	@scripts/deps check
 	@scripts/check
 
+# The protocol, apart from its code: doc/model/README.md.
+model:
+	@doc/model/run
+
 # clang-tidy with the flags that we compile with, a file at a time so that -j helps.
 TIDY ?= clang-tidy
 SOURCES = $(wildcard src/*.c cli/*.c)
@@ -190,6 +194,7 @@ help:
 	@echo 'make demo UNLOCKED=1  the same work without the lock: see the updates it loses'
 	@echo 'make test           install what is missing, build, and run all tests'
 	@echo 'make check          style, warnings, sanitizers, valgrind, and the rules of the house'
+	@echo 'make model          verify the protocol (needs spin; takes a while)'
 	@echo 'make install        into PREFIX (now $(PREFIX)), below DESTDIR when that is set'
 	@echo 'make uninstall      take it out again'
 	@echo 'make libmemlock.a   $(ARCHIVE), to link into a program that embeds Lua'
