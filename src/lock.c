@@ -245,8 +245,9 @@ static enum ml_status take(struct ml_lock *lock, struct ml_store *store, struct 
     if (status != ML_OK) {
       if (view.sent && !view.beaten) lock->in_doubt = true;
       odd++;
-      /* What another flight would not change. */
-      if (view.fence_is_bad || (status == ML_UNREACHABLE && odd == 2)) break;
+      /* What another flight would not change. After an answer that was none of memcached's no reply
+       * is waited for: at a number or OK, as other servers greet, libmemcached ends the process. */
+      if (view.fence_is_bad || (odd == ODD_MAX - 1 && !view.unsaid)) break;
       continue;
     }
     struct ml_record record;

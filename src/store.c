@@ -235,11 +235,16 @@ static enum ml_status classify(memcached_return_t rc) {
   case MEMCACHED_SERVER_ERROR:
   case MEMCACHED_PROTOCOL_ERROR:
   case MEMCACHED_UNKNOWN_READ_FAILURE:
+  case MEMCACHED_PARTIAL_READ: /* of the line that announces a value */
   case MEMCACHED_SERVER_MEMORY_ALLOCATION_FAILURE:
   case MEMCACHED_E2BIG:
-  case MEMCACHED_NOTFOUND: /* these three are answers, but not to what was asked */
+  case MEMCACHED_NOTFOUND: /* what follows is an answer, but not to what was asked */
   case MEMCACHED_NOTSTORED:
   case MEMCACHED_DATA_EXISTS:
+  case MEMCACHED_STORED:
+  case MEMCACHED_DELETED:
+  case MEMCACHED_STAT:
+  case MEMCACHED_ITEM:
   case MEMCACHED_BAD_KEY_PROVIDED:
   case MEMCACHED_INVALID_ARGUMENTS:
   case MEMCACHED_MEMORY_ALLOCATION_FAILURE:
@@ -257,6 +262,18 @@ static const char *reason(const struct link *link, memcached_return_t rc, char *
   return link->up ? "the connection ended" : "no connection could be made";
 }
 
+static bool is_no_reply(memcached_return_t rc) {
+  return rc == MEMCACHED_UNKNOWN_READ_FAILURE || rc == MEMCACHED_PROTOCOL_ERROR ||
+         rc == MEMCACHED_PARTIAL_READ;
+}
+
+/* Does the server want to know first who we are? libmemcached keeps its words with its own. */
+static bool is_unauthenticated(const struct link *link, memcached_return_t rc) {
+  if (rc != MEMCACHED_CLIENT_ERROR) return false;
+  const char *words = memcached_last_error_message(link->handle);
+  return words != NULL && strstr(words, "unauthenticated") != NULL;
+}
+
 /* Drops the link and says what happened. */
 static enum ml_status failed(struct link *link, memcached_return_t rc, struct ml_error *error) {
   const char *server = link->address->text;
@@ -267,8 +284,10 @@ static enum ml_status failed(struct link *link, memcached_return_t rc, struct ml
   else if (status == ML_UNREACHABLE)
     (void)ml_fail(error, status, "%s cannot be reached: %s", server,
                   reason(link, rc, words, sizeof words));
-  else if (rc == MEMCACHED_UNKNOWN_READ_FAILURE || rc == MEMCACHED_PROTOCOL_ERROR)
+  else if (is_no_reply(rc))
     (void)ml_fail(error, status, "%s answered with what is no reply of memcached", server);
+  else if (is_unauthenticated(link, rc))
+    (void)ml_fail(error, status, "%s wants a username and a password (memcached -Y)", server);
   else
     (void)ml_fail(error, status, "%s refused: %s", server, memcached_strerror(link->handle, rc));
   drop(link);
@@ -379,12 +398,32 @@ static bool has_key(memcached_result_st *result, const char *key, size_t length)
          memcmp(memcached_result_key_value(result), key, length) == 0;
 }
 
+/* An item that was not asked for; one without a key is a line of another kind, such as OK. */
+static enum ml_status stray(struct link *link, memcached_result_st *result,
+                            struct ml_error *error) {
+  return odd(link, error,
+             memcached_result_key_length(result) == 0
+                 ? "answered with what is no reply of memcached"
+                 : "answered with a key that was not asked for");
+}
+
 static enum ml_status unsupported(struct link *link, struct ml_error *error) {
   drop(link); /* there may be more of this answer */
   return ml_fail(error, ML_UNSUPPORTED,
                  "%s works without compare-and-swap (memcached -C, or no memcached): "
                  "locks need it",
                  link->address->text);
+}
+
+/* Readies what an answer is read into. An item of an earlier answer must not be left there: it
+ * would be shown again where a server answers a read with OK or a number. And libmemcached tells
+ * how an answer ended only where it believes that it brought an item: END and errors are one
+ * NOTFOUND else. */
+static void expect_answer(struct link *link) {
+  for (size_t i = 0; i < 2; i++) {
+    memcached_result_reset(&link->results[i]);
+    link->results[i].count = 1;
+  }
 }
 
 /* Sends `gets` of some keys. Where the link is not up, libmemcached tries to connect once for each.
@@ -395,6 +434,7 @@ static enum ml_status ask(struct ml_store *store, struct link *link, const char 
    * the last answer would be taken for this one. */
   for (size_t i = 0; i < 2; i++) memcached_result_reset(&link->results[i]);
   reply(link, true);
+  expect_answer(link);
   memcached_return_t rc = memcached_mget(link->handle, keys, lengths, count);
   /* A key whose connect failed is left out silently; only the last error tells. */
   if (rc == MEMCACHED_SUCCESS) rc = memcached_last_error(link->handle);
@@ -407,9 +447,7 @@ static enum ml_status ask(struct ml_store *store, struct link *link, const char 
 /* Was the answer to the last ask complete? It covers all that was sent before. */
 static enum ml_status end_of_answer(struct ml_store *store, struct link *link,
                                     memcached_return_t rc, struct ml_error *error) {
-  if (rc == MEMCACHED_END || rc == MEMCACHED_NOTFOUND) rc = memcached_last_error(link->handle);
-  if (rc != MEMCACHED_SUCCESS && rc != MEMCACHED_NOTFOUND && rc != MEMCACHED_END)
-    return failed(link, rc, error);
+  if (rc != MEMCACHED_END) return failed(link, rc, error);
   store->round_trips++;
   link->unread = false;
   return ML_OK;
@@ -445,7 +483,7 @@ static enum ml_status fetch(struct ml_store *store, struct link *link, const str
       view->fence_is_bad = !read_fence(spare, &view->fence);
       view->fence_cas = memcached_result_cas(spare);
     } else {
-      return odd(link, error, "answered with a key that was not asked for");
+      return stray(link, spare, error);
     }
   }
   status = end_of_answer(store, link, rc, error);
@@ -487,8 +525,10 @@ static enum ml_status take_in_one_flight(struct ml_store *store, struct link *li
   enum ml_status status = fetch(store, link, key, true, view, error);
   if (status == ML_OK && view->fence_is_bad) return bad_fence(link, key, view, error);
   /* The fence was just counted: without it the whole answer is not to be believed. */
-  if (status == ML_OK && view->fence == 0)
+  if (status == ML_OK && view->fence == 0) {
+    view->unsaid = true;
     return odd(link, error, "answered without the fence counter");
+  }
   return status;
 }
 
@@ -691,15 +731,18 @@ static void ask_stats(struct ml_store *store, struct link *link, struct ml_facts
   facts->is_proxy = !facts->tells;
 }
 
-/* Adds an item, reads it, and removes it by its version: what a lock needs. */
+/* Adds an item, reads it, and removes it by its version: what a lock needs. Reads first, since
+ * libmemcached ends the process where a write is answered by what is no memcached. */
 static enum ml_status try_cas(struct ml_store *store, const struct ml_key *key,
                               struct ml_facts *facts, struct ml_error *error) {
   const struct ml_write item = {.value = "memlock", .length = 7, .expiry = 10, .flags = 0};
   const struct ml_write gone = {.value = "", .expiry = ML_EXPIRED};
-  if (is_no_answer(ml_store_write(store, key, &item, NULL, error))) return error->status;
   struct ml_view view;
-  int64_t start = ml_clock_now();
   enum ml_status status = ml_store_read(store, key, false, &view, error);
+  if (status != ML_OK) return status;
+  if (is_no_answer(ml_store_write(store, key, &item, NULL, error))) return error->status;
+  int64_t start = ml_clock_now();
+  status = ml_store_read(store, key, false, &view, error);
   facts->round_trip = ml_clock_now() - start;
   if (status == ML_UNSUPPORTED) return ML_OK;
   if (status != ML_OK) return status;
@@ -768,7 +811,7 @@ static enum ml_status fetch_batch(struct ml_store *store, struct link *link,
   while (memcached_fetch_result(link->handle, result, &rc) != NULL) {
     if (is_too_long(result)) return odd(link, error, "answered with an impossible length");
     while (next < count && !has_key(result, keys[next], lengths[next])) next++;
-    if (next == count) return odd(link, error, "answered with a key that was not asked for");
+    if (next == count) return stray(link, result, error);
     struct ml_view view = {.sent = items[next].write != NULL,
                            .present = true,
                            .value = memcached_result_value(result),

@@ -65,6 +65,7 @@ struct ml_write {
 struct ml_view {
   bool sent;    /* the write left us: it may take effect even if no answer came */
   bool beaten;  /* it waited for its reply, and the server said that it did not do it */
+  bool unsaid;  /* the answer was whole, but lacks what was sent; replies would say why */
   bool present; /* the lock key has an item; absent is a hint, not a proof (see ml_store_write) */
   const char *value;
   size_t length;
