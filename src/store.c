@@ -430,9 +430,6 @@ static void expect_answer(struct link *link) {
  */
 static enum ml_status ask(struct ml_store *store, struct link *link, const char *const *keys,
                           const size_t *lengths, size_t count, struct ml_error *error) {
-  /* A line that is only a number is no item, but libmemcached gives the result as it is: empty, or
-   * the last answer would be taken for this one. */
-  for (size_t i = 0; i < 2; i++) memcached_result_reset(&link->results[i]);
   reply(link, true);
   expect_answer(link);
   memcached_return_t rc = memcached_mget(link->handle, keys, lengths, count);
