@@ -76,7 +76,8 @@ SUPPORT  = $(patsubst spec/support/%.c,$(BUILD)/spec/%,$(wildcard spec/support/*
 FUZZERS  = $(patsubst spec/fuzz/%.c,$(BUILD)/spec/%,$(wildcard spec/fuzz/fuzz_*.c))
 TOOLS    = $(patsubst %/posix,%/memlock_posix.so,$(SUPPORT))
 
-.PHONY: all libmemlock.a spec-tools demo test soak fuzz fuzzers check model tidy install uninstall clean help FORCE
+.PHONY: all libmemlock.a spec-tools demo test soak fuzz fuzzers model check tidy install uninstall \
+        clean help FORCE
 .SECONDARY:          # keep the objects that implicit rules chain through
 .DELETE_ON_ERROR:
 
@@ -216,6 +217,7 @@ help:
 	@echo 'make test           install what is missing, build, and run all tests (some minutes)'
 	@echo '  TESTS="FILE ..."  only these; FULL=1 at full length'
 	@echo 'make soak           for SECONDS (60), everything goes wrong at once; SEED=n draws it again'
+	@echo 'make fuzz           for SECONDS (60), random input to what reads records, addresses, replies'
 	@echo 'make check          install what is missing (clang, valgrind and more); style, warnings,'
 	@echo '                    sanitizers, and the rules of the house'
 	@echo 'make model          verify the protocol with spin: some minutes'

@@ -328,8 +328,7 @@ static bool fake_aborts(const char *verb, const char *text, size_t length) {
                                         "STAT", "VERSION", "DELETED", "TOUCHED"};
     for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++)
       if (fake_begins(text, length, lines[i])) return true;
-    return length > 0 && ((text[0] >= '0' && text[0] <= '9') || text[0] == '-' || text[0] == '+' ||
-                          text[0] == ' ' || (text[0] >= '\t' && text[0] <= '\r'));
+    return length > 0 && ((text[0] >= '0' && text[0] <= '9') || text[0] == '-');
   }
   return false;
 }
@@ -543,7 +542,8 @@ static bool fake_take(struct fake_line *line) {
     CLAIM(command.count > 1 && fake_is_ours(command.words[1]));
   /* Only for statistics libmemcached may have opened a connection within a call of ours. */
   if (fake.credentials)
-    CLAIM(line->authenticated || strcmp(verb, "set") == 0 || strcmp(verb, "stats") == 0);
+    CLAIM(line->authenticated || strcmp(verb, "set") == 0 || strcmp(verb, "stats") == 0 ||
+          strcmp(verb, "version") == 0);
 
   if (command.noreply) {
     char ignored[FAKE_REPLY];
