@@ -855,8 +855,8 @@ enum ml_status ml_keeper_ask(struct ml_keeper *keeper, struct ml_kept *kept, enu
     answer = tell_loss(kept, error);
   } else if (!kept->answered) {
     if (!release) unask(keeper, kept);
-    (void)ml_fail(error, ML_TIMEOUT, "lock \"%s\": no answer in time to what renews it",
-                  kept->lock.name);
+    (void)ml_fail(error, ML_TIMEOUT, "lock \"%s\": %s did not answer in time to what renews it",
+                  kept->lock.name, ml_store_server(keeper->store, &kept->lock.key));
   } else if (done && answer == ML_LOST) {
     (void)ml_fail(error, ML_LOST, "lock \"%s\" was lost before it was released", kept->lock.name);
   } else if (answer != ML_OK) {
