@@ -302,8 +302,11 @@ enum ml_status ml_lock_acquire(struct ml_lock *lock, struct ml_store *store,
   lock->in_doubt = false;
   lock->sent = no_version;
   lock->sight = (struct ml_sight){0, 0};
-  lock->lasting = 0;
-  if (!lock->unsettled) lock->first = lock->seq + 1;
+  /* An ended lease left a record behind that another object may rely on, as this one knew. */
+  if (!lock->unsettled) {
+    lock->lasting = 0;
+    lock->first = lock->seq + 1;
+  }
 
   struct ml_error inner;
   enum ml_status status = take(lock, store, &inner);
@@ -438,6 +441,7 @@ bool ml_lock_proven(struct ml_lock *lock, const struct ml_renewal *renewal,
 bool ml_lock_found(struct ml_lock *lock, const struct ml_view *view) {
   struct ml_record record;
   if (whose(lock->id, view, NULL, &record) != OURS) return false;
+  mind_the_other(lock, &record);
   lock->version = view->version;
   return true;
 }
