@@ -219,6 +219,10 @@ static enum ml_status win(struct ml_lock *lock, struct ml_store *store, const st
   return ML_OK;
 }
 
+static bool answers(enum ml_answer answer) {
+  return answer == ML_ANSWER_ABSENT || answer == ML_ANSWER_EXISTS;
+}
+
 /* Flies until it is known who has the lock. Sets lock->in_doubt when a write of ours may still
  * happen or be in place without our holding the lock. */
 static enum ml_status take(struct ml_lock *lock, struct ml_store *store, struct ml_error *error) {
@@ -264,8 +268,9 @@ static enum ml_status take(struct ml_lock *lock, struct ml_store *store, struct 
       at = &version;
       break;
     case NOBODYS:
-      /* Beaten by a holder who has left meanwhile? Then it is worth another try. */
-      if (view.beaten && ml_store_probe(store, &lock->key, error) == ML_ANSWER_ABSENT) {
+      /* Beaten by a holder who has left meanwhile, and may have been followed by another? Then it
+       * is worth another try. */
+      if (view.beaten && answers(ml_store_probe(store, &lock->key, error))) {
         status = ml_fail(error, ML_HELD, "others keep taking it on %s",
                          ml_store_server(store, &lock->key));
         break;
