@@ -234,7 +234,9 @@ static void tell(const struct ml_keeper *keeper) {
 /* Lost in the background: held() is false from here on, and the program is told. Without memory for
  * the telling, its next call tells it. */
 static void lose(struct ml_keeper *keeper, struct ml_kept *kept, const char *message) {
+  bool unsettled = kept->lock.unsettled; /* its record may be there, to be known by its id */
   ml_lock_forget(&kept->lock, true);
+  kept->lock.unsettled = unsettled;
   unschedule(keeper, kept);
   if (kept->owner != NULL) unask(keeper, kept); /* the loss is the answer */
   keeper->stats.losses++;
@@ -341,11 +343,8 @@ static void serve(struct ml_keeper *keeper) {
     unschedule(keeper, kept);
   else if (wish == ML_WISH_REFRESH)
     keep_going(keeper, kept, outcome, error.message);
-  if (outcome == ML_LOST && wish != ML_WISH_RELEASE && !awaited) {
-    bool unsettled = kept->lock.unsettled;
+  if (outcome == ML_LOST && wish != ML_WISH_RELEASE && !awaited)
     lose(keeper, kept, error.message); /* who asked has been told that no answer came */
-    kept->lock.unsettled = unsettled;
-  }
   if (kept->asked) return; /* something else is wanted meanwhile */
   kept->answered = true;
   kept->answer = outcome;
