@@ -334,8 +334,8 @@ static bool fake_aborts(const char *verb, const char *text, size_t length) {
 }
 
 /* The header of a VALUE, changed so that libmemcached can bear it: the key not longer than 250
- * bytes (more overflow its buffer), and a length not between a megabyte and 2^63 (it allocates all
- * that it is told, which is only a matter of memory, but slow). Returns the length of the value;
+ * bytes (more overflow its buffer), and no length above a megabyte (it allocates all that it is
+ * told, and at one that wraps around it writes to a wild address). Returns the length of the value;
  * false where the line is no header. */
 static bool fake_header(const char *line, size_t length, char *out, size_t *written,
                         unsigned long long *value) {
@@ -348,7 +348,7 @@ static bool fake_header(const char *line, size_t length, char *out, size_t *writ
   int fields = sscanf(text + 6, "%1023s %llu %llu %1023[^\r\n]", key, &flags, value, rest);
   if (fields < 3) return false;
   if (strlen(key) > 250) key[250] = '\0';
-  if (*value > (1u << 20) && *value < (1ull << 63)) *value = 1u << 20;
+  if (*value > 1u << 20) *value = 1u << 20;
   fake_append(out, written, "VALUE %s %llu %llu%s%s\r\n", key, flags, *value,
               fields == 4 ? " " : "", rest);
   return true;
@@ -357,11 +357,10 @@ static bool fake_header(const char *line, size_t length, char *out, size_t *writ
 /*
  * Copies a reply without what would make libmemcached fail. What is left out, and so not tried:
  *
- *   - to a write that waits: what libmemcached takes for the success of another command (it ends the
- *     process)
+ *   - to a write that waits: what libmemcached takes for the success of another command (it ends
+ *     the process)
  *   - lines of 900 bytes and more (at a kilobyte without an end, `incr` ends the process)
- *   - keys of more than 250 bytes in VALUE (they overflow a buffer), and lengths of a megabyte to
- *     2^63 (it allocates them)
+ *   - keys of more than 250 bytes in VALUE (they overflow a buffer), and lengths above a megabyte
  *   - lines that nobody asked for, other than the harmless ones, since a write may get them as its
  *     reply; once there was one, no other replies than harmless ones are given on this connection
  *
