@@ -76,8 +76,8 @@ SUPPORT  = $(patsubst spec/support/%.c,$(BUILD)/spec/%,$(wildcard spec/support/*
 FUZZERS  = $(patsubst spec/fuzz/%.c,$(BUILD)/spec/%,$(wildcard spec/fuzz/fuzz_*.c))
 TOOLS    = $(patsubst %/posix,%/memlock_posix.so,$(SUPPORT))
 
-.PHONY: all libmemlock.a spec-tools demo test soak fuzz fuzzers check tidy install uninstall clean \
-        help FORCE
+.PHONY: all libmemlock.a spec-tools demo test soak fuzz fuzzers model check tidy install uninstall \
+        clean help FORCE
 .SECONDARY:          # keep the objects that implicit rules chain through
 .DELETE_ON_ERROR:
 
@@ -181,6 +181,10 @@ check:
 	@scripts/deps check
 	@scripts/check
 
+# The protocol, apart from its code: doc/model/README.md.
+model:
+	@doc/model/run
+
 # clang-tidy with the flags that we compile with, a file at a time so that -j helps.
 TIDY ?= clang-tidy
 SOURCES = $(wildcard src/*.c cli/*.c)
@@ -216,6 +220,7 @@ help:
 	@echo 'make fuzz           for SECONDS (60), random input to what reads records, addresses, replies'
 	@echo 'make check          install what is missing (clang, valgrind and more); style, warnings,'
 	@echo '                    sanitizers, and the rules of the house'
+	@echo 'make model          verify the protocol with spin: some minutes'
 	@echo 'make install        into PREFIX (now $(PREFIX)), below DESTDIR when that is set'
 	@echo 'make uninstall      take it out again'
 	@echo 'make libmemlock.a   $(ARCHIVE), to link into a program that embeds Lua'

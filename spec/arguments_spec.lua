@@ -410,6 +410,34 @@ describe("a wrong option", function()
     raises({ "unknown option" }, function() client:lock("job", { ["wait\0x"] = 1 }) end)
   end)
 
+  -- What is read there may live nowhere else, and be gone before it is used.
+  it("is none that only a metatable has: it is not asked, and nothing of it counts", function()
+    local asked = {}
+    local function through(values)
+      return setmetatable({}, { __index = function(_, option)
+        asked[#asked + 1] = option
+        collectgarbage()
+        local value = values[option]
+        return type(value) == "string" and value:rep(2) or value
+      end })
+    end
+    local direct = memlock.client(server.address, through { prefix = ("p"):rep(50),
+      label = ("l"):rep(50), identity = ("i"):rep(30), ttl = "long", wait = -1, timeout = 0,
+      retry_min = true, retry_max = true, sleep = 1, proxy = 1, username = "x" })
+    local one = direct:lock(support.name(), through { ttl = "long", wait = -1,
+      identity = ("i"):rep(30), auto_refresh = 1, max_hold = -1, on_lost = 1 })
+    assert.equal(one, one:acquire())
+    local shown = one:holder()
+    assert.equal(raw:get(default_prefix .. one:name()), shown.value)
+    assert.same({ 16, nil }, { shown.ttl, shown.label:match("^l") })
+    assert.equal(32, #shown.id)
+    local key = support.name("key")
+    assert.is_true((direct:update(key, function() return "x" end, through { ttl = -1, wait = -1 })))
+    assert.equal(-1, raw:ttl(key))
+    assert.same({}, asked)
+    direct:close()
+  end)
+
   it("never shows the password", function()
     local ok, message = pcall(memlock.client, relay.address, { username = "user",
       password = "secret\n" })

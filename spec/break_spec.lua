@@ -186,6 +186,35 @@ describe("holder", function()
     stranger:close()
   end)
 
+  -- What the client has read is overwritten by its next read, which a finalizer may make as soon as
+  -- the table of the answer is made.
+  it("is what was read, also while finalizers use the same client", function()
+    local value = "a value of its own: " .. ("v"):rep(400)
+    local other = support.name("key")
+    raw:set(key, value)
+    raw:set(other, ("x"):rep(100000))
+    local busy, runs = false, 0
+    local metatable = { __gc = function()
+      if busy then return end
+      busy, runs = true, runs + 1
+      client:update(other, function() end)
+      client:update(other, function() end)
+      busy = false
+    end }
+    -- A collector that works at each allocation, so that finalizers run at all of them.
+    local mode = collectgarbage("incremental", 100, 1000, 5)
+    local wrong = 0
+    for _ = 1, support.count(20000) do
+      setmetatable({}, metatable)
+      if client:holder(name).value ~= value then wrong = wrong + 1 end
+    end
+    collectgarbage("incremental", 200, 100, 13)
+    collectgarbage(mode)
+    raw:delete(other)
+    assert.is_true(runs > 100, runs)
+    assert.equal(0, wrong)
+  end)
+
   it("tells failure from freedom", function()
     local dead = memlock.client(support.refusing())
     fails("unreachable", name, dead:holder(name))

@@ -99,6 +99,33 @@ describe("client:close", function()
     about_one_timeout((support.elapsed(client.close, client)))
   end)
 
+  for _, background in ipairs { false, true } do
+    local what = background and ", renewed in the background" or ""
+    it("frees what is on one server when another is stopped" .. what, function()
+      for _, cut in ipairs { false, true } do
+        local dead, alive = support.memcached(), support.memcached()
+        local relay = support.relay(alive)
+        local raw = alive:raw()
+        local client = memlock.client({ dead.address, relay.address }, { timeout = 1 })
+        local locks, keys = hold(client, 40, { ttl = 60, auto_refresh = background })
+        if background then
+          for _, lock in ipairs(locks) do assert.is_true(lock:refresh()) end
+        end
+        assert.is_true(count_there(raw, keys) > 5)
+        dead:stop_process()
+        if cut then -- so that they have to go one by one
+          relay:cut()
+          support.eventually(function() return relay:stats().open == 0 end)
+          support.sleep(0.05)
+        end
+        local took = support.elapsed(client.close, client)
+        assert.equal(0, count_there(raw, keys))
+        assert.is_true(took <= 1 + support.slack(0.2), took)
+        dead:kill()
+      end
+    end)
+  end
+
   it("takes no time when the server is dead, or when nothing was ever asked", function()
     local server = support.memcached()
     local client = memlock.client(server.address, { timeout = 5 })
@@ -184,8 +211,8 @@ describe("after client:close", function()
   end)
 
   it("no lock can be made", function()
-    local lock, message, code = client:lock(support.name())
-    assert.is_nil(lock)
+    local made, message, code = client:lock(support.name())
+    assert.is_nil(made)
     assert.equal("closed", code)
     assert.truthy(message:find("closed", 1, true), message)
   end)

@@ -301,6 +301,59 @@ describe("an add that is on its way for long", function()
   end)
 end)
 
+describe("many records in doubt, over a slow link,", function()
+  local relay
+
+  -- Collected when nobody had told the client yet that its connection had ended.
+  before_each(function()
+    server = support.server()
+    raw = server:raw()
+    relay = support.relay(server)
+    client = memlock.client(relay.address, { timeout = 1 })
+    do
+      local locks = {}
+      for i = 1, 16 do locks[i] = client:lock(support.name(), { ttl = 30 }) end
+      for _, lock in ipairs(locks) do assert(lock:acquire()) end
+      relay:cut()
+      support.eventually(function() return relay:stats().open == 0 end)
+      support.sleep(0.05)
+    end
+    collectgarbage()
+    collectgarbage()
+  end)
+
+  after_each(function()
+    relay:plain()
+    client:close()
+  end)
+
+  -- To look for all of them at once takes two round trips each: 1.3 s.
+  it("do not eat the lease of an acquire that won", function()
+    relay:delay("both", 0.02)
+    local ttl = 0.6
+    local lock = client:lock(name, { ttl = ttl })
+    assert.equal(lock, lock:acquire())
+    local held, left = lock:held()
+    assert.is_true(held)
+    assert.is_true(left > ttl - support.slack(0.1), left)
+    assert.is_true(lock:refresh())
+    assert.is_true((lock:held()))
+  end)
+
+  -- Here it takes 2.6 s.
+  it("leave holder and update their time", function()
+    relay:delay("both", 0.04)
+    for _ = 1, 4 do
+      local took, holder, message = support.elapsed(client.holder, client, name)
+      assert.is_false(holder, message)
+      assert.is_true(took < 1, took)
+      support.sleep(0.3) -- until what was not there may be looked for again
+    end
+    local ok, value = client:update(name, function() return "value" end, { ttl = 10 })
+    assert.same({ true, "value" }, { ok, value })
+  end)
+end)
+
 it("an add in doubt of an identity does no harm to what its other object has", function()
   server = support.server()
   raw = server:raw()
@@ -520,5 +573,18 @@ describe("a reply that comes when the lease is over", function()
     relay:plain()
     if code == "timeout" then assert_fails("lost", "lease ended", lock:refresh()) end
     assert_fails("not_held", name, lock:refresh())
+  end)
+
+  it("is not a success of verify", function()
+    relay:plain()
+    local lock = assert(client:lock(name, { ttl = 0.3 }):acquire())
+    relay:delay("down", 0.4)
+    local ok, message, code = lock:verify()
+    assert.is_nil(ok)
+    assert.is_true(code == "timeout" or code == "lost", message) -- lost: it was asked too late
+    assert.is_false((lock:held()))
+    relay:plain()
+    if code == "timeout" then assert_fails("lost", "lease ended", lock:verify()) end
+    assert_fails("not_held", name, lock:verify())
   end)
 end)

@@ -346,6 +346,99 @@ it("the server is never asked by held", function()
   lock:release()
 end)
 
+describe("a server that hides what it has", function()
+  -- The first read shows the record that was added; after that reads show nothing, while a
+  -- compare-and-swap is told that the record is there, and is not ours.
+  local function hide(connection, number)
+    local record
+    local shown = number > 1
+    while true do
+      local command = connection:read_command()
+      if not command then return end
+      if command.name == "gets" then
+        local reply = ""
+        for key in command.line:gmatch("%S+", 6) do
+          local value = key:sub(1, 1) == "#" and "1796023714502099" or not shown and record
+          if value then
+            reply = reply .. ("VALUE %s 0 %d 7\r\n%s\r\n"):format(key, #value, value)
+          end
+        end
+        shown = true
+        connection:write(reply .. "END\r\n")
+      elseif command.name == "add" and not command.key:find("^#") then
+        record = command.data
+        if not command.noreply then connection:write("STORED\r\n") end
+      elseif not command.noreply then
+        connection:write(command.name == "cas" and "EXISTS\r\n" or "NOT_STORED\r\n")
+      end
+    end
+  end
+
+  it("is answered with a code and a reason, by release and break_lock as well", function()
+    local fake = support.fake(hide)
+    local client = memlock.client(fake.address, { timeout = 1 })
+    local lock = client:lock(support.name())
+    assert.equal(lock, lock:acquire())
+    fails("timeout", "keeps changing", lock, "release")
+    assert.is_false((lock:held()))
+    fails("timeout", "keeps changing", lock, "release")
+    fails("timeout", "keeps changing", client, "break_lock", lock:name(), { value = "x" })
+    fails("timeout", "keeps changing", client, "holder", lock:name())
+    client:close()
+  end)
+end)
+
+describe("a length in a reply that cannot be", function()
+  -- With two bytes more for the end of the block, the largest one is 1 again.
+  local longest = "18446744073709551615"
+  local replies = { add = "NOT_STORED", incr = "1796023714502099", cas = "NOT_FOUND" }
+
+  -- Answers a read of the lock, or of its fence, with a value of that length.
+  local function lie(about)
+    return function(connection)
+      while true do
+        local command = connection:read_command()
+        if not command then return end
+        if command.name == "gets" then
+          local reply = ""
+          for key in command.line:gmatch("%S+", 6) do
+            local kind = key:sub(1, 1) == "#" and "fence" or "lock"
+            local value = kind == "fence" and "1796023714502099" or "another program"
+            if kind == about then
+              reply = reply .. ("VALUE %s 0 %s 7\r\nx"):format(key, longest)
+            else
+              reply = reply .. ("VALUE %s 0 %d 7\r\n%s\r\n"):format(key, #value, value)
+            end
+          end
+          connection:write(reply .. "END\r\n")
+        elseif replies[command.name] and not command.noreply then
+          connection:write(replies[command.name] .. "\r\n")
+        end
+      end
+    end
+  end
+
+  -- What is wrong with the fence alone is got over by asking singly.
+  for _, case in ipairs { { "lock", "acquire", "refused", "impossible length" },
+    { "lock", "holder", "refused", "impossible length" },
+    { "fence", "acquire", "held", "another program" } } do
+    local about, method, expected, part = table.unpack(case)
+    it(("is not believed, and not fatal: of the %s, in %s"):format(about, method), function()
+      local fake = support.fake(lie(about))
+      local name = support.name()
+      -- In a process of its own, which would be the one to crash.
+      local child = support.child(function()
+        local lock = memlock.client(fake.address, { timeout = 1 }):lock(name)
+        local result, message, code = lock[method](lock)
+        return result == nil, message, code, (lock:held())
+      end)
+      local failed, message, code, held = child:join()
+      assert.same({ true, expected, false }, { failed, code, held }, message)
+      assert.truthy(message:find(part, 1, true), message)
+    end)
+  end
+end)
+
 describe("five failures", function()
   it("are five answers, none of them true, and fn of with never runs", function()
     local name = support.name()

@@ -93,6 +93,48 @@ describe("many locks of one client", function()
   end)
 end)
 
+describe("a refresh does not wait for many locks that are asked about one by one:", function()
+  local server, relay
+
+  before_each(function()
+    server = support.memcached()
+    relay = support.relay(server)
+  end)
+
+  -- The keeper ends the flight that is under way, and then has the wish its turn.
+  local function refreshes(client, lock)
+    for _ = 1, 3 do
+      local took, ok, message = support.elapsed(lock.refresh, lock)
+      assert.is_true(ok, message)
+      assert.is_true(took < support.slack(0.1), took)
+      support.sleep(0.05)
+    end
+    client:close()
+  end
+
+  it("after losses", function()
+    local client = memlock.client(relay.address, { timeout = 1 })
+    local locks = take(client, support.name("one"), 150, { ttl = 3, auto_refresh = true })
+    support.eventually(function() return client:stats().renewals >= 150 end)
+    local lock = assert(client:lock(support.name(), { ttl = 60, auto_refresh = true }):acquire())
+    relay:delay("both", 0.01) -- 150 locks at two round trips of 20 ms: six seconds
+    local raw = server:raw()
+    for _, lost in ipairs(locks) do raw:delete(keeping.key(lost:name())) end
+    support.sleep(1.1) -- the next renewals have found nothing
+    refreshes(client, lock)
+  end)
+
+  it("behind a proxy", function()
+    local client = memlock.client(relay.address, { timeout = 1, proxy = true })
+    local locks = take(client, support.name("one"), 100, { ttl = 3, auto_refresh = true })
+    local lock = assert(client:lock(support.name(), { ttl = 60, auto_refresh = true }):acquire())
+    relay:delay("both", 0.01)
+    support.sleep(1.1) -- the first renewals are under way
+    refreshes(client, lock)
+    assert.equal(100, #locks) -- they were there all the time
+  end)
+end)
+
 describe("the end of many locks", function()
   local count = full and 3000 or 500
   local server, relay, client, prefix
@@ -169,6 +211,17 @@ describe("the end of many locks", function()
     assert.equal(0, count_held(locks))
   end)
 
+  -- Behind a proxy all of them are renewed and given up one by one.
+  it("by close takes one timeout also where they go one by one, behind a proxy", function()
+    local own = memlock.client(relay.address, { timeout = 0.5, proxy = true })
+    local locks = take(own, prefix, 100, { ttl = 3, auto_refresh = true })
+    relay:delay("both", 0.01) -- 100 locks at two round trips of 20 ms: four seconds
+    support.sleep(1.1) -- the first renewals are under way
+    local took = support.elapsed(own.close, own)
+    assert.is_true(took < 0.5 + support.slack(0.1), took)
+    assert.equal(0, count_held(locks))
+  end)
+
   it("by the collector does not wait, and gives up all of them", function()
     kept()
     local before = client:stats().round_trips
@@ -221,6 +274,20 @@ describe("one server that is stopped", function()
     end
     return lists[1], lists[2]
   end
+
+  it("does not cost a lock on another whose lease is shorter than the timeout", function()
+    local first, second = support.memcached(), support.memcached()
+    local client = memlock.client({ first.address, second.address }, { timeout = 1 })
+    local on_first, on_second = place(client, first, support.name("two"), 1)
+    local lock = assert(client:lock(on_first[1], { ttl = 3, auto_refresh = true }):acquire())
+    local other = assert(client:lock(on_second[1], { ttl = 0.9, auto_refresh = true }):acquire())
+    first:stop_process()
+    keeping.throughout(3.5, function() assert.is_true(other:held()) end)
+    assert.is_false((lock:held()))
+    assert.is_true(other:verify())
+    first:continue_process()
+    client:close()
+  end)
 
   for _, what in ipairs { "kept", "collected" } do
     it("does not cost the locks on another, with many " .. what .. " on it", function()

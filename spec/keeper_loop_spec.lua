@@ -271,6 +271,33 @@ describe("client:poll", function()
     assert.equal(0, #told)
   end)
 
+  it("does not speak of an acquisition that is over when the object holds again", function()
+    for _, method in ipairs { "refresh", "release", "verify", "acquire" } do
+      local lock = held_lock { on_lost = function(...)
+        note(...)
+        ;(...):release() -- it would give up what has been acquired since
+      end }
+      lose(lock)
+      if method ~= "acquire" then assert.equal("lost", (select(3, lock[method](lock)))) end
+      assert.equal(lock, lock:acquire())
+      assert.equal(0, client:poll())
+      assert.is_true((lock:held()))
+      assert.is_true(lock:release())
+    end
+    assert.equal(0, #told)
+  end)
+
+  it("is not owed more than one call by an object, however often it was lost", function()
+    local lock = held_lock()
+    for i = 1, 5 do
+      lose(lock)
+      if i % 2 == 0 then assert.equal("lost", (select(3, lock:release()))) end
+      if i < 5 then assert.equal(lock, lock:acquire()) end
+    end
+    assert.equal(1, client:poll())
+    assert.equal(0, client:poll())
+  end)
+
   it("tells of the end by max_hold", function()
     held_lock { max_hold = 0.1 }
     assert.is_true(is_readable(nil, 2))

@@ -209,6 +209,35 @@ describe("a release while a renewal is under way", function()
   end)
 end)
 
+describe("held()", function()
+  -- The renewal is asked for in time, 20 ms after the last one, and proven 47 ms later, when the
+  -- lease is over: what the server says then comes too late.
+  it("does not come back within one acquisition, when the answer comes late", function()
+    local relay = support.relay(server)
+    local client = memlock.client(relay.address, { timeout = 1 })
+    for _ = 1, support.count(100) do
+      local ttl = 0.06
+      local lock = client:lock(support.name(), { ttl = ttl, auto_refresh = true })
+      assert(lock:acquire(5))
+      local before = client:stats().renewals
+      support.eventually(function()
+        return client:stats().renewals > before or not lock:held()
+      end)
+      relay:delay("down", 0.047)
+      local ended = false
+      local stop = support.now() + 3 * ttl
+      while support.now() < stop do
+        local held = lock:held()
+        assert.is_false(ended and held, "held again")
+        ended = ended or not held
+      end
+      relay:plain()
+      lock:release()
+    end
+    client:close()
+  end)
+end)
+
 describe("a lock that was renewed in the background, and a server that has restarted,", function()
   -- Gives `key` a record of somebody else whose CAS id is `cas`: the ids of a server count its
   -- writes.

@@ -253,6 +253,66 @@ it("behind a proxy an old holder leaves a new one's record alone after a restart
   end
 end)
 
+-- Somebody is always there when it adds, and gone again when it looks; or again somebody is there
+-- when it then asks whether nobody is.
+for _, asked in ipairs { "NOT_FOUND", "EXISTS" } do
+  it("behind a proxy a lock that others take and leave all the time is held: " .. asked, function()
+    local fake = support.fake(function(connection)
+      local count = 1796023714502099
+      while true do
+        local command = connection:read_command()
+        if not command then return end
+        if command.name == "incr" then
+          count = count + 1
+          connection:write(count .. "\r\n")
+        elseif command.name == "gets" then
+          local fence = command.line:match("#%S+")
+          local reply = fence and ("VALUE %s 0 %d 7\r\n%d\r\n"):format(fence, #(count .. ""), count)
+          connection:write((reply or "") .. "END\r\n")
+        else
+          connection:write((command.name == "cas" and asked or "NOT_STORED") .. "\r\n")
+        end
+      end
+    end)
+    local contender = memlock.client(fake.address, { proxy = true, timeout = 1 })
+    local lock = contender:lock(name)
+    assert_fails("held", "others keep taking it", lock:acquire())
+    local stats = contender:stats()
+    assert.same({ 1, 1, 0 }, { stats.attempts, stats.contended, stats.errors })
+    contender:close()
+  end)
+end
+
+it("behind a proxy a lock that changes hands quickly is acquired, or held", function()
+  local rival = support.child(function(channel)
+    local connection = server:raw()
+    channel:send("ready")
+    while not pcall(channel.receive, channel, 0) do
+      local taken = connection:add(key, "of another program", 30)
+      support.sleep(0.001)
+      if taken then connection:delete(key) end
+      support.sleep(0.001)
+    end
+  end)
+  rival:receive()
+  relay:delay("both", 0.0005) -- so that much happens between its commands
+  local lock = client:lock(name)
+  local acquired = 0
+  for _ = 1, support.count(1000) do
+    local ok, message, code = lock:acquire()
+    if ok then
+      acquired = acquired + 1
+      assert.is_true(lock:release())
+    else
+      assert.equal("held", code, message)
+    end
+  end
+  rival:send("stop")
+  rival:join()
+  assert.equal(0, client:stats().errors)
+  assert.equal(acquired, client:stats().acquired)
+end)
+
 describe("behind a proxy a counter that is garbage", function()
   it("is refused", function()
     raw:set("#" .. key, "garbage", 100)

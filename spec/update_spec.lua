@@ -132,6 +132,14 @@ describe("update", function()
     assert.equal(-1, raw:ttl(key))
   end)
 
+  it("gives it the shortest ttl there is where that is less, and not none", function()
+    for _, ttl in ipairs { 0.001, 1e-9, 1e-10, 5e-324 } do
+      assert(client:update(key, returning "new", { ttl = ttl }))
+      local left = raw:ttl(key)
+      assert.is_true(left == nil or left >= 0 and left <= 1, left) -- -1 would be for ever
+    end
+  end)
+
   it("calls a function that yields", function()
     raw:set(key, "a")
     local co = coroutine.wrap(function()

@@ -212,6 +212,22 @@ describe("retry_min and retry_max", function()
     assert.is_true(count >= 3)
   end)
 
+  it("leave the pauses their chance, unless they are the same", function()
+    for _, options in ipairs { { retry_min = 0.02 }, { retry_max = 0.005 },
+      { retry_min = 0.02, retry_max = 0.03 } } do
+      local least, most = options.retry_min or 0, options.retry_max or math.huge
+      local pauses = pauses_with(options)
+      local seen, count = {}, 0
+      for _, pause in ipairs(pauses) do
+        assert.is_true(pause[1] >= least and pause[1] <= most, pause[1])
+        if not seen[pause[1]] then count = count + 1 end
+        seen[pause[1]] = true
+      end
+      assert.is_true(#pauses >= 3, #pauses)
+      assert.is_true(count > #pauses * 0.9, count)
+    end
+  end)
+
   it("refuse to be the wrong way round", function()
     assert.has_error(function() client { retry_min = 1, retry_max = 0.5 } end)
   end)

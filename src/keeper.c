@@ -450,14 +450,20 @@ static enum ml_status renew_singly(struct ml_keeper *keeper, struct ml_error *er
   return ml_lock_refresh(&kept->lock, keeper->store, kept->ttl, error);
 }
 
-/* Flies the batch, without the mutex. No flight takes longer than the shortest of the intervals.
- * What it does not prove ends with its failure, or as ML_CONFLICT: to be asked singly. */
+/* Flies the batch, without the mutex. No flight takes longer than the shortest of the intervals, or
+ * than the last of the leases, after which it could prove nothing. What it does not prove ends with
+ * its failure, or as ML_CONFLICT: to be asked singly. */
 static void fly(struct ml_keeper *keeper, int64_t span) {
   struct batch *batch = keeper->batch;
+  int64_t now = ml_clock_now();
+  int64_t longest = 0;
   for (size_t i = 0; i < batch->count; i++) {
+    int64_t left = deadline_of(batch->kept[i]) - now;
+    if (left > longest) longest = left;
     if (interval_of(batch->kept[i]) < span) span = interval_of(batch->kept[i]);
     batch->outcome[i] = ML_CONFLICT;
   }
+  if (longest < span) span = longest;
   if (span < FLIGHT_MIN) span = FLIGHT_MIN;
   ml_store_begin_until(keeper->store, ml_clock_after(ml_clock_now(), span));
 
@@ -855,8 +861,8 @@ enum ml_status ml_keeper_ask(struct ml_keeper *keeper, struct ml_kept *kept, enu
     answer = tell_loss(kept, error);
   } else if (!kept->answered) {
     if (!release) unask(keeper, kept);
-    (void)ml_fail(error, ML_TIMEOUT, "lock \"%s\": no answer in time to what renews it",
-                  kept->lock.name);
+    (void)ml_fail(error, ML_TIMEOUT, "lock \"%s\": %s did not answer in time to what renews it",
+                  kept->lock.name, ml_store_server(keeper->store, &kept->lock.key));
   } else if (done && answer == ML_LOST) {
     (void)ml_fail(error, ML_LOST, "lock \"%s\" was lost before it was released", kept->lock.name);
   } else if (answer != ML_OK) {

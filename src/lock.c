@@ -224,6 +224,10 @@ static enum ml_status win(struct ml_lock *lock, struct ml_store *store, const st
  * changes of all items in one sequence of CAS ids. */
 static bool is_counted(const struct ml_view *view) { return view->fence_cas > view->version.cas; }
 
+static bool answers(enum ml_answer answer) {
+  return answer == ML_ANSWER_ABSENT || answer == ML_ANSWER_EXISTS;
+}
+
 /* Flies until it is known who has the lock. Sets lock->in_doubt when a write of ours may still
  * happen or be in place without our holding the lock. */
 static enum ml_status take(struct ml_lock *lock, struct ml_store *store, struct ml_error *error) {
@@ -279,8 +283,9 @@ static enum ml_status take(struct ml_lock *lock, struct ml_store *store, struct 
       at = &version;
       break;
     case NOBODYS:
-      /* Beaten by a holder who has left meanwhile? Then it is worth another try. */
-      if (view.beaten && ml_store_probe(store, &lock->key, error) == ML_ANSWER_ABSENT) {
+      /* Beaten by a holder who has left meanwhile, and may have been followed by another? Then it
+       * is worth another try. */
+      if (view.beaten && answers(ml_store_probe(store, &lock->key, error))) {
         status = ml_fail(error, ML_HELD, "others keep taking it on %s",
                          ml_store_server(store, &lock->key));
         break;
@@ -317,8 +322,11 @@ enum ml_status ml_lock_acquire(struct ml_lock *lock, struct ml_store *store,
   lock->in_doubt = false;
   lock->sent = no_version;
   lock->sight = (struct ml_sight){0, 0};
-  lock->lasting = 0;
-  if (!lock->unsettled) lock->first = lock->seq + 1;
+  /* An ended lease left a record behind that another object may rely on, as this one knew. */
+  if (!lock->unsettled) {
+    lock->lasting = 0;
+    lock->first = lock->seq + 1;
+  }
 
   struct ml_error inner;
   enum ml_status status = take(lock, store, &inner);
@@ -453,6 +461,7 @@ bool ml_lock_proven(struct ml_lock *lock, const struct ml_renewal *renewal,
 bool ml_lock_found(struct ml_lock *lock, const struct ml_view *view) {
   struct ml_record record;
   if (whose(lock->id, view, NULL, &record) != OURS) return false;
+  mind_the_other(lock, &record);
   lock->version = view->version;
   return true;
 }

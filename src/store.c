@@ -872,9 +872,10 @@ enum ml_status ml_store_flush(struct ml_store *store, struct ml_error *error) {
   int64_t end = store->deadline;
   for (size_t i = 0; i < store->count; i++) {
     if (!store->links[i].unread) continue;
-    /* A server that does not answer leaves half of the time to the others. */
+    /* A server that does not answer leaves half of the time to the others, and to what has to be
+     * asked of them singly afterwards. */
     int64_t now = ml_clock_now();
-    if (i + 1 < store->count) store->deadline = now + (end - now) / 2;
+    if (store->count > 1) store->deadline = now + (end - now) / 2;
     enum ml_status status = await_all(store, &store->links[i], error);
     if (status != ML_OK) worst = status;
     store->deadline = end;

@@ -28,6 +28,9 @@ function encode(value, seen)
   return ("%q"):format(value)
 end
 
+--- A value as Lua would read it.
+function codec.text(value) return encode(value, {}) end
+
 local Pipe = {}
 Pipe.__index = Pipe
 

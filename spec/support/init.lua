@@ -26,6 +26,7 @@ local process = require "spec.support.process"
 local raw = require "spec.support.raw"
 local relay = require "spec.support.relay"
 local scope = require "spec.support.scope"
+local spoiler = require "spec.support.spoiler"
 
 local support = {}
 
@@ -179,6 +180,7 @@ support.start_lua = process.start_lua -- (code or table) -> process
 support.run_lua = process.run_lua -- (code or table) -> result
 support.running = process.running -- (pid) -> boolean
 support.fake = fake.start -- (fn(connection, number)) -> fake
+support.spoiler = spoiler.start -- (server) -> a server whose answers go wrong on request
 support.silent = fake.silent -- () -> a server that never answers
 support.full = fake.full -- () -> a server to which connecting hangs
 support.refusing = fake.refusing -- () -> an address at which nobody listens
