@@ -10,7 +10,7 @@
  *     <N        the honest reply, cut after N bytes, and the connection is closed
  *     *NC...    the honest reply with byte N replaced by C, for each pair NC
  *     -LINE     the commands without reply that came before this one never arrived; then LINE
- *     ~         no answer: the client runs into its timeout (once in a script, then it closes)
+ *     ~         no answer: the client runs into its timeout (once in a script; then it closes)
  *     !         the connection is closed
  *     other     that text is the reply; in it %k is the key that was asked for, %f and %l the fence
  *               and the lock key, %r the last record that was written, %n its length, %c the newest
@@ -84,7 +84,7 @@ static struct fake {
   bool exists;        /* ... with EXISTS or NOT_STORED */
   bool overflow;
 
-  size_t opened;
+  bool synced;
   uint64_t cas;
   struct fake_item items[FAKE_ITEMS];
   struct fake_line lines[FAKE_LINES];
@@ -334,8 +334,8 @@ static bool fake_aborts(const char *verb, const char *text, size_t length) {
 }
 
 /* The header of a VALUE, changed so that libmemcached can bear it: the key not longer than 250
- * bytes (more overflow its buffer), and a length not between a megabyte and 2^63 (it allocates all
- * that it is told, which is only a matter of memory, but slow). Returns the length of the value;
+ * bytes (more overflow its buffer), and no length above a megabyte (it allocates all that it is
+ * told, and at one that wraps around it writes to a wild address). Returns the length of the value;
  * false where the line is no header. */
 static bool fake_header(const char *line, size_t length, char *out, size_t *written,
                         unsigned long long *value) {
@@ -348,19 +348,21 @@ static bool fake_header(const char *line, size_t length, char *out, size_t *writ
   int fields = sscanf(text + 6, "%1023s %llu %llu %1023[^\r\n]", key, &flags, value, rest);
   if (fields < 3) return false;
   if (strlen(key) > 250) key[250] = '\0';
-  if (*value > (1u << 20) && *value < (1ull << 63)) *value = 1u << 20;
+  if (*value > 1u << 20) *value = 1u << 20;
   fake_append(out, written, "VALUE %s %llu %llu%s%s\r\n", key, flags, *value,
               fields == 4 ? " " : "", rest);
   return true;
 }
 
 /*
- * Copies a reply without what would make libmemcached fail. What is left out (and so not tried):
+ * Copies a reply without what would make libmemcached fail. What is left out, and so not tried:
  *
- *   - to a write that waits: a reply that libmemcached takes for some other success
- *   - to any command: lines of a kilobyte and more, keys of more than 250 bytes
- *   - to `gets`, `incr` and `stats`: see below
- *   - lines that nobody asked for, other than the harmless ones: the next command would get them
+ *   - to a write that waits: what libmemcached takes for the success of another command (it ends
+ *     the process)
+ *   - lines of 900 bytes and more (at a kilobyte without an end, `incr` ends the process)
+ *   - keys of more than 250 bytes in VALUE (they overflow a buffer), and lengths above a megabyte
+ *   - lines that nobody asked for, other than the harmless ones, since a write may get them as its
+ *     reply; once there was one, no other replies than harmless ones are given on this connection
  *
  * Returns whether the reply is whole; after one that is not, the connection is closed, because the
  * client would only wait.
@@ -532,7 +534,8 @@ static bool fake_take(struct fake_line *line) {
     CLAIM(memcmp(command.data + command.length, "\r\n", 2) == 0);
     used += command.length + 2;
   }
-  if (strcmp(verb, "quit") == 0) {
+  if (strcmp(verb, "quit") == 0 || strcmp(verb, "sync") == 0) {
+    if (verb[0] == 's') fake.synced = true;
     fake_close(line);
     return false;
   }
@@ -583,7 +586,6 @@ static void fake_accept(void) {
     line->fd = fd;
     line->mute = line->authenticated = line->shifted = false;
     line->length = line->shown = 0;
-    fake.opened++;
     return;
   }
   (void)close(fd);
@@ -636,7 +638,8 @@ static void fake_begin(const uint8_t *script, size_t size, bool credentials) {
   fake.left = size;
   fake.credentials = credentials;
   fake.stalled = fake.surplus = fake.overflow = false;
-  fake.logged = fake.opened = fake.record_length = 0;
+  fake.logged = fake.record_length = 0;
+  fake.synced = false;
   fake.cas = 100;
   for (size_t i = 0; i < FAKE_ITEMS; i++) fake.items[i].key[0] = '\0';
   (void)pthread_mutex_unlock(&fake.mutex);
@@ -650,13 +653,22 @@ static void fake_forget(void) {
   (void)pthread_mutex_unlock(&fake.mutex);
 }
 
-/* Ends a run: waits until all connections are closed. */
+/* Ends a run: waits until all of its connections are closed. One that memlock has left may still
+ * wait to be accepted; ours comes behind it. */
 static void fake_end(void) {
+  struct sockaddr_un address = {.sun_family = AF_UNIX};
+  (void)snprintf(address.sun_path, sizeof address.sun_path, "%s", fake.path);
+  int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  CLAIM(fd >= 0);
+  CLAIM(connect(fd, (const struct sockaddr *)&address, sizeof address) == 0);
+  CLAIM(send(fd, "sync\r\n", 6, MSG_NOSIGNAL) == 6);
   (void)pthread_mutex_lock(&fake.mutex);
   fake.left = 0;
+  while (!fake.synced) (void)pthread_cond_wait(&fake.changed, &fake.mutex);
   for (size_t i = 0; i < FAKE_LINES; i++)
     while (fake.lines[i].fd >= 0) (void)pthread_cond_wait(&fake.changed, &fake.mutex);
   (void)pthread_mutex_unlock(&fake.mutex);
+  (void)close(fd);
 }
 
 /* Was this said since the operation began? */

@@ -38,6 +38,25 @@ static void check_round_trip(const struct ml_record *record) {
   free(copy);
 }
 
+/* Is this number, leading zeros aside, what stands at *at? Passes it and one byte more. */
+static void check_number(const char **at, const char *end, uint64_t number) {
+  char digits[24];
+  int length = snprintf(digits, sizeof digits, "%llu", (unsigned long long)number);
+  while (*at + 1 < end && **at == '0' && (*at)[1] >= '0' && (*at)[1] <= '9') (*at)++;
+  CLAIM(end - *at > length && memcmp(*at, digits, (size_t)length) == 0);
+  *at += length;
+  CLAIM(**at == ' ' || **at == '.');
+  (*at)++;
+}
+
+/* No number was misread. */
+static void check_numbers(const char *value, size_t size, const struct ml_record *record) {
+  const char *at = value + strlen("memlock/1 ") + strlen(record->id) + 1;
+  check_number(&at, value + size, record->seq);
+  check_number(&at, value + size, (uint64_t)record->since);
+  check_number(&at, value + size, (uint64_t)record->ttl_ms / 1000);
+}
+
 /* Takes `size` bytes from the front of what is left; zeros where there are none. */
 static void draw(const uint8_t **data, size_t *left, void *out, size_t size) {
   size_t there = size < *left ? size : *left;
@@ -82,6 +101,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     CLAIM(size >= 10 && memcmp(value, "memlock/1 ", 10) == 0);
     check_fields(&record);
     check_round_trip(&record);
+    check_numbers(value, size, &record);
     size_t label = strlen(record.label);
     CLAIM(label <= size && memcmp(value + size - label, record.label, label) == 0);
   }
