@@ -874,6 +874,7 @@ bool ml_keeper_settle(struct ml_keeper *keeper, struct ml_kept *kept, int64_t un
   while ((kept->busy || kept->asked) && ml_clock_now() < until)
     wait_until(&keeper->done, &keeper->mutex, until);
   bool settled = !kept->busy && !kept->asked;
+  if (settled) unschedule(keeper, kept); /* or the thread could begin anew before it is ended */
   (void)pthread_mutex_unlock(&keeper->mutex);
   return settled;
 }

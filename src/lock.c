@@ -214,6 +214,8 @@ static enum ml_status win(struct ml_lock *lock, struct ml_store *store, const st
   lock->version = ml_store_is_proxy(store) ? no_version : view->version;
   lock->token = view->fence;
   lock->owned = true;
+  lock->proven = lock->seq;
+  lock->floating = false;
   ml_courtesy_acquired(&lock->courtesy, lock->token, ml_clock_now());
   atomic_store(&lock->deadline, deadline);
   return ML_OK;
@@ -348,7 +350,7 @@ enum ml_status ml_lock_acquire(struct ml_lock *lock, struct ml_store *store,
 /* Loss. */
 
 void ml_lock_forget(struct ml_lock *lock, bool lost) {
-  lock->owned = lock->giving_up = lock->unsettled = false;
+  lock->owned = lock->giving_up = lock->unsettled = lock->floating = false;
   if (lost) lock->losses++;
   lock->version = no_version;
   atomic_store(&lock->deadline, 0);
@@ -396,12 +398,21 @@ static enum ml_status not_held(const struct ml_lock *lock, struct ml_error *erro
 
 enum standing { STANDS, GONE, TAKEN, UNKNOWN };
 
+/* A write of ours from before the last one that was proven can stand only if that one was lost and
+ * this one, which was under way all the time, came after it: somebody else may have had the lock
+ * between the two. */
+static bool is_outdated(const struct ml_lock *lock, const struct ml_record *record) {
+  return among(ml_lock_writes(lock), record->seq) &&
+         record->seq - lock->first < lock->proven - lock->first;
+}
+
 /* Does our record stand, by this view, or by the server's own word where the view shows nothing? */
 static enum standing judge(struct ml_lock *lock, struct ml_store *store, const struct ml_view *view,
                            struct ml_record *record, struct ml_error *error) {
   switch (whose(lock->id, view, NULL, record)) {
   case THIS_WRITE: /* only where a write is named */
   case OURS:
+    if (is_outdated(lock, record)) return GONE;
     mind_the_other(lock, record);
     lock->version = ml_store_is_proxy(store) ? no_version : view->version;
     return STANDS;
@@ -441,6 +452,7 @@ static enum ml_status look_at_own(struct ml_lock *lock, struct ml_store *store,
 
 void ml_lock_prepare(struct ml_lock *lock, int64_t ttl, struct ml_renewal *renewal) {
   renewal->write = next_write(lock, ttl, renewal->text);
+  lock->floating = true;
   renewal->deadline = ml_clock_after(ml_clock_now(), ttl);
   if (renewal->deadline < atomic_load(&lock->deadline))
     atomic_store(&lock->deadline, renewal->deadline);
@@ -449,6 +461,8 @@ void ml_lock_prepare(struct ml_lock *lock, int64_t ttl, struct ml_renewal *renew
 static void renewed(struct ml_lock *lock, const struct ml_renewal *renewal,
                     struct ml_version version) {
   lock->version = version;
+  lock->proven = lock->seq;
+  lock->floating = false;
   atomic_store(&lock->deadline, renewal->deadline);
 }
 
@@ -462,7 +476,7 @@ bool ml_lock_proven(struct ml_lock *lock, const struct ml_renewal *renewal,
 
 bool ml_lock_found(struct ml_lock *lock, const struct ml_view *view) {
   struct ml_record record;
-  if (whose(lock->id, view, NULL, &record) != OURS) return false;
+  if (whose(lock->id, view, NULL, &record) != OURS || is_outdated(lock, &record)) return false;
   mind_the_other(lock, &record);
   lock->version = view->version;
   return true;
@@ -646,11 +660,13 @@ enum ml_status ml_lock_release(struct ml_lock *lock, struct ml_store *store,
 
 void ml_lock_drop(struct ml_lock *lock, struct ml_store *store, bool wait) {
   bool was_owned = lock->owned;
+  bool floating = lock->floating;
   atomic_store(&lock->deadline, 0);
   if (!was_owned && !lock->giving_up && !lock->unsettled) return;
   bool sent = was_owned && ml_store_current(store, &lock->key, lock->version) &&
               ml_store_send(store, &lock->key, &nothing, lock->version, wait);
-  lock->sent = sent ? lock->version : no_version;
+  /* A renewal that is under way may come before the removal, and make it fail without a word. */
+  lock->sent = sent && !floating ? lock->version : no_version;
   lock->in_doubt = true;
   ml_lock_forget(lock, false);
 }

@@ -44,6 +44,8 @@ struct ml_lock {
 
   uint64_t seq;             /* of the last write; each write has its own */
   uint64_t first;           /* seq of the first write with this id */
+  uint64_t proven;          /* seq of the last write that was proven to be in place */
+  bool floating;            /* a renewal went out and was not proven: it may still land */
   uint64_t losses;          /* acquisitions that ended by loss */
   uint64_t tenure;          /* counts acquisitions, to tell a late answer's from this one */
   _Atomic int64_t deadline; /* the lease ends here; 0: none. held() reads nothing else. */

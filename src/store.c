@@ -428,8 +428,8 @@ static void expect_answer(struct link *link) {
 
 /* Sends `gets` of some keys. Where the link is not up, libmemcached tries to connect once for each.
  */
-static enum ml_status ask(struct ml_store *store, struct link *link, const char *const *keys,
-                          const size_t *lengths, size_t count, struct ml_error *error) {
+static enum ml_status ask(struct link *link, const char *const *keys, const size_t *lengths,
+                          size_t count, struct ml_error *error) {
   reply(link, true);
   expect_answer(link);
   memcached_return_t rc = memcached_mget(link->handle, keys, lengths, count);
@@ -469,7 +469,7 @@ static enum ml_status fetch(struct ml_store *store, struct link *link, const str
   view->fence_cas = 0;
   view->version = (struct ml_version){0, link->epoch};
 
-  enum ml_status status = ask(store, link, keys + first, lengths + first, 2 - first, error);
+  enum ml_status status = ask(link, keys + first, lengths + first, 2 - first, error);
   if (status != ML_OK) return status;
 
   memcached_return_t rc;
@@ -778,7 +778,7 @@ static enum ml_status await_all(struct ml_store *store, struct link *link, struc
   const char *keys[] = {key};
   const size_t lengths[] = {sizeof key - 1};
   arm_for_the_rest(store, link, 1);
-  enum ml_status status = ask(store, link, keys, lengths, 1, error);
+  enum ml_status status = ask(link, keys, lengths, 1, error);
   if (status != ML_OK) return status;
   memcached_return_t rc;
   memcached_result_st *result = &link->results[0];
@@ -806,7 +806,7 @@ static enum ml_status fetch_batch(struct ml_store *store, struct link *link,
     keys[i] = lock_key(items[i].key);
     lengths[i] = items[i].key->length;
   }
-  enum ml_status status = ask(store, link, keys, lengths, count, error);
+  enum ml_status status = ask(link, keys, lengths, count, error);
   if (status != ML_OK) return status;
 
   memcached_return_t rc;
