@@ -347,7 +347,7 @@ static void end_keeping(struct ml_client *client, struct ml_lock *lock, bool los
 static enum ml_status settle_keeping(struct ml_client *client, struct ml_lock *lock,
                                      struct ml_error *error) {
   if (is_ours(client, lock)) return ML_OK;
-  if (!ml_keeper_settle(client->keeper, lock->kept))
+  if (!ml_keeper_settle(client->keeper, lock->kept, ml_store_deadline(client->store)))
     return ml_fail(error, ML_TIMEOUT, "lock \"%s\": its last release is still under way",
                    lock->name);
   end_keeping(client, lock, lock->owned);
@@ -356,7 +356,8 @@ static enum ml_status settle_keeping(struct ml_client *client, struct ml_lock *l
 
 static enum ml_status ask_keeper(struct ml_client *client, struct ml_lock *lock, enum ml_wish wish,
                                  int64_t ttl, struct ml_error *error) {
-  enum ml_status status = ml_keeper_ask(client->keeper, lock->kept, wish, ttl, error);
+  enum ml_status status =
+      ml_keeper_ask(client->keeper, lock->kept, wish, ttl, ml_store_deadline(client->store), error);
   if (status == ML_LOST) end_keeping(client, lock, true);
   return status;
 }

@@ -2,7 +2,6 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +9,7 @@
 #include <unistd.h>
 
 #include "clock.h"
+#include "process.h"
 
 #define RENEWALS_PER_TTL 3
 #define RETRY_MIN (20 * ML_MILLISECOND)
@@ -234,7 +234,9 @@ static void tell(const struct ml_keeper *keeper) {
 /* Lost in the background: held() is false from here on, and the program is told. Without memory for
  * the telling, its next call tells it. */
 static void lose(struct ml_keeper *keeper, struct ml_kept *kept, const char *message) {
+  bool unsettled = kept->lock.unsettled; /* its record may be there, to be known by its id */
   ml_lock_forget(&kept->lock, true);
+  kept->lock.unsettled = unsettled;
   unschedule(keeper, kept);
   if (kept->owner != NULL) unask(keeper, kept); /* the loss is the answer */
   keeper->stats.losses++;
@@ -341,12 +343,9 @@ static void serve(struct ml_keeper *keeper) {
     unschedule(keeper, kept);
   else if (wish == ML_WISH_REFRESH)
     keep_going(keeper, kept, outcome, error.message);
-  if (outcome == ML_LOST && wish != ML_WISH_RELEASE && !awaited) {
-    bool unsettled = kept->lock.unsettled;
+  if (outcome == ML_LOST && wish != ML_WISH_RELEASE && !awaited)
     lose(keeper, kept, error.message); /* who asked has been told that no answer came */
-    kept->lock.unsettled = unsettled;
-  }
-  if (kept->asked) return; /* something else is wanted meanwhile */
+  if (kept->asked) return;             /* something else is wanted meanwhile */
   kept->answered = true;
   kept->answer = outcome;
   kept->releasing = false;
@@ -688,11 +687,10 @@ static void pin_module(void) {
 
 /* Signals are for the program's threads. */
 static int start_thread(struct ml_keeper *keeper) {
-  sigset_t all, saved;
-  sigfillset(&all);
-  (void)pthread_sigmask(SIG_SETMASK, &all, &saved);
+  sigset_t saved;
+  ml_process_block_signals(&saved);
   int failure = pthread_create(&keeper->thread, NULL, run, keeper);
-  (void)pthread_sigmask(SIG_SETMASK, &saved, NULL);
+  ml_process_restore_signals(&saved);
   return failure;
 }
 
@@ -842,8 +840,7 @@ static enum ml_status tell_loss(const struct ml_kept *kept, struct ml_error *err
 }
 
 enum ml_status ml_keeper_ask(struct ml_keeper *keeper, struct ml_kept *kept, enum ml_wish wish,
-                             int64_t ttl, struct ml_error *error) {
-  int64_t until = ml_clock_after(ml_clock_now(), keeper->timeout);
+                             int64_t ttl, int64_t until, struct ml_error *error) {
   bool release = wish == ML_WISH_RELEASE;
   (void)pthread_mutex_lock(&keeper->mutex);
   /* The answer to an earlier release that was not waited for may have come meanwhile. */
@@ -872,8 +869,7 @@ enum ml_status ml_keeper_ask(struct ml_keeper *keeper, struct ml_kept *kept, enu
   return answer;
 }
 
-bool ml_keeper_settle(struct ml_keeper *keeper, struct ml_kept *kept) {
-  int64_t until = ml_clock_after(ml_clock_now(), keeper->timeout);
+bool ml_keeper_settle(struct ml_keeper *keeper, struct ml_kept *kept, int64_t until) {
   (void)pthread_mutex_lock(&keeper->mutex);
   while ((kept->busy || kept->asked) && ml_clock_now() < until)
     wait_until(&keeper->done, &keeper->mutex, until);

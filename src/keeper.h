@@ -15,7 +15,7 @@
  * while it is on the network, so the program waits for the network only in ml_keeper_ask and
  * ml_keeper_settle (one timeout at most) and ml_keeper_join. ml_kept_held takes no lock at all.
  *
- * The thread never sees a lua_State, runs with all signals blocked, and its code stays mapped until
+ * The thread never sees a lua_State, takes no signals, and its code stays mapped until
  * it has ended, even if the module is unloaded.
  */
 #ifndef ML_KEEPER_H
@@ -68,14 +68,14 @@ bool ml_kept_held(const struct ml_kept *kept, int64_t *left);
 bool ml_keeper_take_back(struct ml_keeper *keeper, struct ml_kept *kept, struct ml_lock *lock);
 
 /* Has the keeper do something at once, ahead of what is merely due. Outcomes as the operation's in
- * lock.h; ML_TIMEOUT also when the keeper was not done in time: a release then still happens. `ttl`
- * is for a refresh, and for all later renewals. */
+ * lock.h; ML_TIMEOUT also when the keeper was not done by `until`: a release then still happens.
+ * `ttl` is for a refresh, and for all later renewals. */
 enum ml_status ml_keeper_ask(struct ml_keeper *keeper, struct ml_kept *kept, enum ml_wish wish,
-                             int64_t ttl, struct ml_error *error);
+                             int64_t ttl, int64_t until, struct ml_error *error);
 
-/* Waits until nothing of this acquisition is under way or asked for. False: not within a timeout.
+/* Waits until nothing of this acquisition is under way or asked for. False: not until `until`.
  */
-bool ml_keeper_settle(struct ml_keeper *keeper, struct ml_kept *kept);
+bool ml_keeper_settle(struct ml_keeper *keeper, struct ml_kept *kept, int64_t until);
 
 /* Ends an acquisition of which nothing is under way (after an answer, a loss, ml_keeper_settle).
  * True: its record may still be there. */

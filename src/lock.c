@@ -224,8 +224,12 @@ static enum ml_status win(struct ml_lock *lock, struct ml_store *store, const st
  * changes of all items in one sequence of CAS ids. */
 static bool is_counted(const struct ml_view *view) { return view->fence_cas > view->version.cas; }
 
-static bool answers(enum ml_answer answer) {
-  return answer == ML_ANSWER_ABSENT || answer == ML_ANSWER_EXISTS;
+/* A read showed nothing although an add had met an item: has its holder left meanwhile? Behind a
+ * proxy, where a round trip lies between the two, another may have followed. */
+static bool has_changed_hands(const struct ml_lock *lock, struct ml_store *store,
+                              struct ml_error *error) {
+  enum ml_answer answer = ml_store_probe(store, &lock->key, error);
+  return answer == ML_ANSWER_ABSENT || (answer == ML_ANSWER_EXISTS && ml_store_is_proxy(store));
 }
 
 /* Flies until it is known who has the lock. Sets lock->in_doubt when a write of ours may still
@@ -283,9 +287,7 @@ static enum ml_status take(struct ml_lock *lock, struct ml_store *store, struct 
       at = &version;
       break;
     case NOBODYS:
-      /* Beaten by a holder who has left meanwhile, and may have been followed by another? Then it
-       * is worth another try. */
-      if (view.beaten && answers(ml_store_probe(store, &lock->key, error))) {
+      if (view.beaten && has_changed_hands(lock, store, error)) {
         status = ml_fail(error, ML_HELD, "others keep taking it on %s",
                          ml_store_server(store, &lock->key));
         break;

@@ -437,8 +437,15 @@ static enum ml_status ask(struct ml_store *store, struct link *link, const char 
   if (rc == MEMCACHED_SUCCESS) rc = memcached_last_error(link->handle);
   if (rc != MEMCACHED_SUCCESS) return failed(link, rc, error);
   link->up = true;
-  arm_for_the_rest(store, link, 1);
   return ML_OK;
+}
+
+/* The next item of the answer to the last ask, in what is left of the operation; NULL at its end.
+ */
+static memcached_result_st *next_item(const struct ml_store *store, struct link *link,
+                                      memcached_result_st *result, memcached_return_t *rc) {
+  arm_for_the_rest(store, link, 1);
+  return memcached_fetch_result(link->handle, result, rc);
 }
 
 /* Was the answer to the last ask complete? It covers all that was sent before. */
@@ -468,7 +475,7 @@ static enum ml_status fetch(struct ml_store *store, struct link *link, const str
   memcached_return_t rc;
   memcached_result_st *spare = &link->results[0];
   memcached_result_st *item = &link->results[1];
-  while (memcached_fetch_result(link->handle, spare, &rc) != NULL) {
+  while (next_item(store, link, spare, &rc) != NULL) {
     if (is_too_long(spare)) return odd(link, error, "answered with an impossible length");
     if (has_key(spare, lock_key(key), key->length) && !view->present) {
       memcached_result_st *filled = spare;
@@ -775,7 +782,7 @@ static enum ml_status await_all(struct ml_store *store, struct link *link, struc
   if (status != ML_OK) return status;
   memcached_return_t rc;
   memcached_result_st *result = &link->results[0];
-  for (size_t found = 0; memcached_fetch_result(link->handle, result, &rc) != NULL; found++)
+  for (size_t found = 0; next_item(store, link, result, &rc) != NULL; found++)
     if (found > 0 || !has_key(result, key, lengths[0]))
       return odd(link, error, "answered with a key that was not asked for");
   return end_of_answer(store, link, rc, error);
@@ -805,7 +812,7 @@ static enum ml_status fetch_batch(struct ml_store *store, struct link *link,
   memcached_return_t rc;
   memcached_result_st *result = &link->results[0];
   size_t next = 0;
-  while (memcached_fetch_result(link->handle, result, &rc) != NULL) {
+  while (next_item(store, link, result, &rc) != NULL) {
     if (is_too_long(result)) return odd(link, error, "answered with an impossible length");
     while (next < count && !has_key(result, keys[next], lengths[next])) next++;
     if (next == count) return stray(link, result, error);

@@ -83,6 +83,28 @@ function Server:raw()
   return scope.add(raw.connect(self.address))
 end
 
+--- Fills every size of item that a lock or its fence may need, until it says that it is out of
+-- memory. For one that was started with -M and little memory.
+function Server:fill()
+  local client = raw.connect(self.address)
+  for size = 1, 900, 24 do
+    local full = false
+    local n = 0
+    while not full do
+      local batch = {}
+      for i = 1, 500 do
+        batch[i] = ("set fill-%d-%d 0 0 %d\r\n%s\r\n"):format(size, n + i, size, ("x"):rep(size))
+      end
+      client:send(table.concat(batch))
+      for _ = 1, 500 do
+        if client:line():find("^SERVER_ERROR out of memory") then full = true end
+      end
+      n = n + 500
+    end
+  end
+  client:close()
+end
+
 --- Stops the process where it is (SIGSTOP): it accepts connections, thanks to the kernel, but
 -- answers nothing.
 function Server:stop_process()

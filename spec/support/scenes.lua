@@ -160,16 +160,18 @@ end
 
 --- Everything works: for the lock that met the trouble, and for others.
 function scenes.usable(client, lock, context)
-  for _, other in ipairs { lock, client:lock(support.name()) } do
-    assert.equal(other, other:acquire(), context)
-    assert.is_true(other:refresh(), context)
-    assert.is_true(other:verify(), context)
-    assert.is_true(other:holder().mine, context)
-    assert.is_true(other:release(), context)
-    assert.is_false(other:holder(), context)
+  local function is(expected, result, message)
+    assert.equal(expected, result, context .. ", afterwards: " .. tostring(message))
   end
-  local key = support.name()
-  assert.same({ true, "y" }, { client:update(key, function() return "y" end) }, context)
+  for _, other in ipairs { lock, client:lock(support.name()) } do
+    is(other, other:acquire())
+    is(true, other:refresh())
+    is(true, other:verify())
+    is(true, other:holder().mine)
+    is(true, other:release())
+    is(false, other:holder())
+  end
+  is(true, client:update(support.name(), function() return "y" end))
 end
 
 --- One operation while its server does as `trouble(scene)` makes it do, until `calm(scene)`.
