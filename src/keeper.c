@@ -343,9 +343,9 @@ static void serve(struct ml_keeper *keeper) {
     unschedule(keeper, kept);
   else if (wish == ML_WISH_REFRESH)
     keep_going(keeper, kept, outcome, error.message);
-  if (outcome == ML_LOST && wish != ML_WISH_RELEASE && !awaited)
-    lose(keeper, kept, error.message); /* who asked has been told that no answer came */
-  if (kept->asked) return;             /* something else is wanted meanwhile */
+  /* Who asked and waits no more has been told that no answer came. */
+  if (outcome == ML_LOST && wish != ML_WISH_RELEASE && !awaited) lose(keeper, kept, error.message);
+  if (kept->asked) return; /* something else is wanted meanwhile */
   kept->answered = true;
   kept->answer = outcome;
   kept->releasing = false;
