@@ -128,8 +128,9 @@ $(BUILD)/spec/test_%: $(BUILD)/spec/core/test_%.o $(CORE)
 WRAPPED = $(if $(MACOS),spec/core/test_memory.c)
 $(BUILD)/spec/test_memory: WRAP = $(addprefix -Wl$(comma)--wrap=,malloc calloc realloc strdup)
 
+# A signal that comes after Lua has closed still needs its handler.
 $(BUILD)/spec/memlock_posix.so: $(BUILD)/spec/support/posix.o
-	$(call say,LINK,$@)$(LINK) $(LIBFLAG) -o $@ $^
+	$(call say,LINK,$@)$(LINK) $(LIBFLAG) $(if $(MACOS),,-Wl$(comma)-z$(comma)nodelete) -o $@ $^
 
 $(BUILD)/spec/host: TOOL_LDLIBS = -llua$(LUA_VERSION)
 $(BUILD)/spec/%: $(BUILD)/spec/support/%.o

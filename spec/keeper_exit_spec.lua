@@ -191,7 +191,7 @@ it("a client that goes on its own, while others renew, ends its thread only", fu
   local held = assert(keep:lock(support.name(), { ttl = 0.3, auto_refresh = true }):acquire())
   for i = 1, support.count(300) do
     local client = memlock.client(server.address)
-    local lock = client:lock(support.name(), { ttl = 0.009, auto_refresh = true })
+    local lock = client:lock(support.name(), { ttl = 0.09, auto_refresh = true })
     assert(lock:acquire())
     if i % 3 == 0 then client:close() end
     if i % 3 == 1 then lock:release() end

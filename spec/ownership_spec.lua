@@ -228,7 +228,7 @@ describe("a release that is held back on its way", function()
 
   before_each(function()
     relay = support.relay(server)
-    first = holder(relay.address, { ttl = 0.2, timeout = 30, label = "first" })
+    first = holder(relay.address, { ttl = 0.5, timeout = 30, label = "first" })
     ask(first, "lock", name)
   end)
 

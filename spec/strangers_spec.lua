@@ -76,7 +76,12 @@ describe("what is no memcached", function()
       local client = memlock.client(fake.address, { timeout = 0.3 })
       local codes = all_fail(client, what)
       if not stranger.close then
-        for name, code in pairs(codes) do assert.equal("refused", code, what .. ", " .. name) end
+        for name, code in pairs(codes) do
+          -- Who talks without an end may also keep us until our time is over.
+          if code ~= "timeout" or not what:find("talks", 1, true) then
+            assert.equal("refused", code, what .. ", " .. name)
+          end
+        end
       end
       client:close()
     end)
