@@ -190,6 +190,7 @@ check:
 
 # The protocol, apart from its code: doc/model/README.md.
 model:
+	@scripts/deps check
 	@doc/model/run
 
 # clang-tidy with the flags that we compile with, a file at a time so that -j helps.
