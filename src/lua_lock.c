@@ -6,7 +6,7 @@
 
 #define SCOPE "memlock.scope"
 
-struct ml_lua_lock *ml_lua_checklock(lua_State *L, int index) {
+static struct ml_lua_lock *checklock(lua_State *L, int index) {
   struct ml_lua_lock *self = luaL_checkudata(L, index, ML_LUA_LOCK);
   luaL_argcheck(L, self->lock.client != NULL, index, "the lock was collected");
   return self;
@@ -146,7 +146,7 @@ static int after_function(lua_State *L, int status, lua_KContext context);
  * value, and not a protected call, because an error must reach the caller's message handler where
  * it happened. */
 static int call_function(lua_State *L) {
-  struct ml_lua_lock *self = ml_lua_checklock(L, AT_LOCK);
+  struct ml_lua_lock *self = checklock(L, AT_LOCK);
   struct scope *scope = lua_touserdata(L, AT_SCOPE);
   scope->lock = &self->lock;
   scope->tenure = self->lock.tenure;
@@ -165,7 +165,7 @@ static int call_function(lua_State *L) {
 static int after_function(lua_State *L, int status, lua_KContext context) {
   (void)status;
   (void)context;
-  struct ml_lua_lock *self = ml_lua_checklock(L, AT_LOCK);
+  struct ml_lua_lock *self = checklock(L, AT_LOCK);
   struct scope *scope = lua_touserdata(L, AT_SCOPE);
   struct ml_lock *lock = leave_scope(scope);
   struct ml_error error;
@@ -190,7 +190,7 @@ static int after_function(lua_State *L, int status, lua_KContext context) {
 static int acquire_step(lua_State *L, int status, lua_KContext context) {
   (void)status;
   for (;; context |= SLEPT) {
-    struct ml_lua_lock *self = ml_lua_checklock(L, AT_LOCK);
+    struct ml_lua_lock *self = checklock(L, AT_LOCK);
     struct scope *scope = lua_touserdata(L, AT_SCOPE);
     if (context & SLEPT) {
       if (ml_lua_said_false(L)) return cancelled(L, self);
@@ -212,7 +212,7 @@ static int acquire_step(lua_State *L, int status, lua_KContext context) {
 }
 
 static int lock_acquire(lua_State *L) {
-  struct ml_lua_lock *self = ml_lua_checklock(L, 1);
+  struct ml_lua_lock *self = checklock(L, 1);
   double seconds = lua_isnoneornil(L, 2) ? self->wait : ml_lua_checkwait(L, 2);
   lua_settop(L, AT_LOCK);
   if (seconds > 0) {
@@ -228,7 +228,7 @@ static int lock_acquire(lua_State *L) {
 }
 
 static int lock_with(lua_State *L) {
-  struct ml_lua_lock *self = ml_lua_checklock(L, 1);
+  struct ml_lua_lock *self = checklock(L, 1);
   if (!lua_isfunction(L, 2) && luaL_getmetafield(L, 2, "__call") == LUA_TNIL)
     return luaL_typeerror(L, 2, "function");
   if (!lua_isfunction(L, 2)) lua_pop(L, 1); /* __call */
@@ -241,7 +241,7 @@ static int lock_with(lua_State *L) {
 
 /* lock:refresh([ttl]) */
 static int lock_refresh(lua_State *L) {
-  struct ml_lua_lock *self = ml_lua_checklock(L, 1);
+  struct ml_lua_lock *self = checklock(L, 1);
   struct ml_error error;
   int64_t ttl = 0;
   if (!lua_isnoneornil(L, 2)) {
@@ -254,21 +254,21 @@ static int lock_refresh(lua_State *L) {
 
 /* lock:release() */
 static int lock_release(lua_State *L) {
-  struct ml_lua_lock *self = ml_lua_checklock(L, 1);
+  struct ml_lua_lock *self = checklock(L, 1);
   struct ml_error error;
   return ml_lua_result(L, ml_client_release(&self->lock, &error), &error);
 }
 
 /* lock:verify() */
 static int lock_verify(lua_State *L) {
-  struct ml_lua_lock *self = ml_lua_checklock(L, 1);
+  struct ml_lua_lock *self = checklock(L, 1);
   struct ml_error error;
   return ml_lua_result(L, ml_client_verify(&self->lock, &error), &error);
 }
 
 /* lock:held(): boolean, seconds left */
 static int lock_held(lua_State *L) {
-  struct ml_lua_lock *self = ml_lua_checklock(L, 1);
+  struct ml_lua_lock *self = checklock(L, 1);
   int64_t left;
   lua_pushboolean(L, ml_client_held(&self->lock, &left));
   lua_pushnumber(L, ml_clock_seconds(left));
@@ -277,7 +277,7 @@ static int lock_held(lua_State *L) {
 
 /* lock:token(): integer, or nil before the first acquisition */
 static int lock_token(lua_State *L) {
-  struct ml_lua_lock *self = ml_lua_checklock(L, 1);
+  struct ml_lua_lock *self = checklock(L, 1);
   if (self->lock.token == 0)
     luaL_pushfail(L);
   else
@@ -287,13 +287,13 @@ static int lock_token(lua_State *L) {
 
 /* lock:holder() */
 static int lock_holder(lua_State *L) {
-  struct ml_lua_lock *self = ml_lua_checklock(L, 1);
+  struct ml_lua_lock *self = checklock(L, 1);
   return ml_lua_holder(L, self->lock.client, self->lock.name, strlen(self->lock.name));
 }
 
 /* lock:name() */
 static int lock_name(lua_State *L) {
-  struct ml_lua_lock *self = ml_lua_checklock(L, 1);
+  struct ml_lua_lock *self = checklock(L, 1);
   lua_pushstring(L, self->lock.name);
   return 1;
 }

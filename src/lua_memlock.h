@@ -37,7 +37,6 @@ struct ml_lua_lock {
 };
 
 struct ml_lua_client *ml_lua_checkclient(lua_State *L, int index);
-struct ml_lua_lock *ml_lua_checklock(lua_State *L, int index);
 
 /* Pauses by calling the sleep function of the client's userdata on top (which this replaces by what
  * the function returned), so that it may yield; goes on in `next`, or returns. */
