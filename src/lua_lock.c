@@ -142,9 +142,9 @@ static int cancelled(lua_State *L, const struct ml_lua_lock *self) {
 
 static int after_function(lua_State *L, int status, lua_KContext context);
 
-/* Calls fn(lock, ...) so that whatever ends it ends the acquisition: the scope is a to-be-closed
- * value, and not a protected call, because an error must reach the caller's message handler where
- * it happened. */
+/* Calls fn(lock, ...) so that whatever ends it ends the acquisition: the scope is closed then. Not
+ * by a protected call (where Lua lets us choose), because an error must reach the caller's message
+ * handler where it happened. */
 static int call_function(lua_State *L) {
   struct ml_lua_lock *self = checklock(L, AT_LOCK);
   struct scope *scope = lua_touserdata(L, AT_SCOPE);
@@ -153,12 +153,9 @@ static int call_function(lua_State *L) {
   scope->losses = self->lock.losses;
   lua_pushvalue(L, AT_LOCK);
   lua_setiuservalue(L, AT_SCOPE, 1); /* the scope keeps its lock */
-  lua_toclose(L, AT_SCOPE);
-  luaL_checkstack(L, 2, "too many arguments");
   lua_pushvalue(L, AT_LOCK);
   lua_insert(L, AT_FUNCTION + 1);
-  lua_callk(L, lua_gettop(L) - AT_FUNCTION, LUA_MULTRET, 0, after_function);
-  return after_function(L, LUA_OK, 0);
+  return ml_lua_callclosing(L, lua_gettop(L) - AT_FUNCTION, after_function);
 }
 
 /* fn returned: its results are all that is above the scope. */
