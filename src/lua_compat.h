@@ -10,16 +10,20 @@
 
 #include <lauxlib.h>
 #include <lua.h>
+#include <stdbool.h>
 
 #if !defined(LUA_VERSION_NUM) || LUA_VERSION_NUM < 503 || LUA_VERSION_NUM > 505
 #error "memlock needs Lua 5.3, 5.4 or 5.5: set LUA_INCDIR to the folder of its lua.h"
 #endif
 
+/* Did a call end in an error, and not because a coroutine yielded in between? */
+static inline bool ml_lua_iserror(int status) { return status != LUA_OK && status != LUA_YIELD; }
+
 #if LUA_VERSION_NUM >= 504
 
 /* Calls the function that is below `arguments` values, for all its results, and goes on in
  * next(L, status, 0), as with lua_callk. When the call ends in an error, or its coroutine is
- * closed, the value below the function is closed (by its __close), and the error passes on; the
+ * closed, the value below the function is closed by its __close, and the error passes on; the
  * caller's message handler sees the stack of where it happened. */
 static inline int ml_lua_callclosing(lua_State *L, int arguments, lua_KFunction next) {
   lua_toclose(L, -arguments - 2);
@@ -29,19 +33,10 @@ static inline int ml_lua_callclosing(lua_State *L, int arguments, lua_KFunction 
 
 #else
 
-/* The same by a protected call: the value is closed at once, also when a coroutine dies of the
- * error; the message handler runs after that, and sees the stack of where the error was raised
- * again. */
-static inline int ml_lua_callended(lua_State *L, int status, lua_KContext next) {
-  if (status == LUA_OK || status == LUA_YIELD) return ((lua_KFunction)next)(L, status, 0);
-  if (luaL_callmeta(L, -2, "__close")) lua_pop(L, 1); /* value, error */
-  return lua_error(L);
-}
-
+/* The same by a protected call: after an error, `next` itself has to close the value, and to raise
+ * the error that is on top. The message handler runs after that, and sees the stack of there. */
 static inline int ml_lua_callclosing(lua_State *L, int arguments, lua_KFunction next) {
-  lua_KContext context = (lua_KContext)next;
-  int status = lua_pcallk(L, arguments, LUA_MULTRET, 0, context, ml_lua_callended);
-  return ml_lua_callended(L, status, context);
+  return next(L, lua_pcallk(L, arguments, LUA_MULTRET, 0, 0, next), 0);
 }
 
 #define luaL_pushfail(L) lua_pushnil(L)
