@@ -221,6 +221,7 @@ describe("a coroutine that waits", function()
     end)
 
     it("may be closed: " .. method, function()
+      support.needs "coroutine.close"
       local lock = client(coroutine.yield):lock(name, { wait = 30 })
       local co = waiting(method, lock)
       assert.is_true(coroutine.close(co))
