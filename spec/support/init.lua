@@ -102,6 +102,7 @@ function support.collect_often()
       collectgarbage(mode)
     end)
   end
+  collectgarbage() -- and so begins a cycle with these settings
 end
 
 --- Ends a block that has its argument in a to-be-closed variable. Nil where Lua has none.
@@ -115,10 +116,11 @@ local lacking = {
 }
 
 --- Ends the test as pending where this Lua lacks `what`, one of the above.
-function support.needs(what)
+-- @param pending busted's, of which each test has its own
+function support.needs(what, pending)
   local lacks = lacking[what]
   if lacks == nil then error("no Lua is known to lack " .. what, 2) end
-  if lacks then require "busted".pending(("%s has no %s"):format(_VERSION, what)) end
+  if lacks then pending(("%s has no %s"):format(_VERSION, what)) end
 end
 
 --- The bound to assert for a time that is stated for a quiet machine: three times as long, or SLACK
