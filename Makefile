@@ -77,7 +77,7 @@ SUPPORT  = $(patsubst spec/support/%.c,$(BUILD)/spec/%,$(wildcard spec/support/*
 FUZZERS  = $(patsubst spec/fuzz/%.c,$(BUILD)/spec/%,$(wildcard spec/fuzz/fuzz_*.c))
 TOOLS    = $(patsubst %/posix,%/memlock_posix.so,$(SUPPORT))
 
-.PHONY: all libmemlock.a spec-tools demo test soak fuzz fuzzers model check tidy install uninstall \
+.PHONY: all libmemlock.a spec-tools demo embed test soak fuzz fuzzers model check tidy install uninstall \
         clean help FORCE
 .SECONDARY:          # keep the objects that implicit rules chain through
 .DELETE_ON_ERROR:
@@ -98,7 +98,13 @@ $(ARCHIVE): $(CORE) $(BINDING)
 	$(if $(MACOS),,$(if $(V),,@)$(OBJCOPY) --keep-global-symbol=luaopen_memlock $(BUILD)/libmemlock.o)
 	$(if $(V),,@)rm -f $@ && $(AR) rcs $@ $(BUILD)/libmemlock.o
 
-$(BINDING) $(BUILD)/spec/support/posix.o $(BUILD)/spec/support/host.o: ML_CPPFLAGS += $(WITH_LUA)
+# A program that embeds Lua and links all of memlock.
+EMBED = $(BUILD)/embed
+$(EMBED): $(BUILD)/examples/embed/host.o $(ARCHIVE)
+	$(call say,LINK,$@)$(LINK) -o $@ $^ -llua$(LUA_VERSION) $(ML_LDLIBS)
+
+$(BINDING) $(BUILD)/spec/support/posix.o $(patsubst %,$(BUILD)/%/host.o,spec/support examples/embed): \
+  ML_CPPFLAGS += $(WITH_LUA)
 
 # Objects depend on the flags they were made with, and on the headers they include (-MMD).
 $(BUILD)/%.o: %.c $(BUILD)/flags
@@ -119,7 +125,7 @@ $(BUILD)/flags: FORCE
 
 # ---- Tests ------------------------------------------------------------------------------------
 
-spec-tools: $(TESTERS) $(TOOLS)
+spec-tools: $(TESTERS) $(TOOLS) $(EMBED)
 
 $(BUILD)/spec/test_%: $(BUILD)/spec/core/test_%.o $(CORE)
 	$(call say,LINK,$@)$(LINK) $(WRAP) -o $@ $^ -lcmocka $(ML_LDLIBS)
@@ -160,6 +166,11 @@ demo:
 	@scripts/deps demo $(LUA_VERSION)
 	@$(MAKE) --no-print-directory all
 	@LUA_CPATH='$(BUILD)/?.so;;' $(LUA) examples/demo.lua
+
+embed:
+	@scripts/deps demo $(LUA_VERSION)
+	@$(MAKE) --no-print-directory $(EMBED)
+	@examples/embed/run
 
 test:
 	@scripts/deps test $(LUA_VERSION)
@@ -223,6 +234,7 @@ help:
 	@echo 'make                build the module, $(MODULE)'
 	@echo 'make demo           install what is missing, build, and show memlock at work'
 	@echo '  UNLOCKED=1        the same work without the lock: see the updates it loses'
+	@echo 'make embed          a C program with memlock in it draws 60 frames a second, none of them late'
 	@echo 'make test           install what is missing, build, and run all tests (some minutes)'
 	@echo '  TESTS="FILE ..."  only these; FULL=1 at full length'
 	@echo '  LUA_VERSION=5.3   with that Lua, in a build of its own (so with all that is here)'
