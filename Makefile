@@ -8,6 +8,7 @@ LUA         ?= lua$(LUA_VERSION)
 PREFIX      ?= /usr/local
 INST_LIBDIR ?= $(PREFIX)/lib/lua/$(LUA_VERSION)
 INST_BINDIR ?= $(PREFIX)/bin
+INST_PCDIR  ?= $(PREFIX)/lib/pkgconfig
 BUILD       ?= build$(if $(filter-out 5.4,$(LUA_VERSION)),/lua$(LUA_VERSION))
 
 # Where lua.h is: the first of the usual places. Where libmemcached is: the compiler knows, or say.
@@ -22,6 +23,7 @@ LIBMEMCACHED_LIBDIR ?= $(if $(MACOS),$(BREW)/lib)
 #   WERROR=1                    a warning is an error
 #   V=1                         show every command
 #   SANITIZE=address,undefined  instrument (use a BUILD of its own, such as BUILD=build/asan)
+#   URL=https://...             the folder where the sources of `make dist` will be published
 #   SECONDS=60 SEED=n           how long `make soak` and `make fuzz` take, and what a soak draws
 #   TESTS="spec/core ..."       which files `make test` runs; FULL=1 runs them at full length
 
@@ -77,8 +79,8 @@ SUPPORT  = $(patsubst spec/support/%.c,$(BUILD)/spec/%,$(wildcard spec/support/*
 FUZZERS  = $(patsubst spec/fuzz/%.c,$(BUILD)/spec/%,$(wildcard spec/fuzz/fuzz_*.c))
 TOOLS    = $(patsubst %/posix,%/memlock_posix.so,$(SUPPORT))
 
-.PHONY: all libmemlock.a spec-tools demo embed test soak fuzz fuzzers model check tidy install uninstall \
-        clean help FORCE
+.PHONY: all libmemlock.a spec-tools demo embed test soak fuzz fuzzers model check tidy \
+        install install-static uninstall dist clean help FORCE
 .SECONDARY:          # keep the objects that implicit rules chain through
 .DELETE_ON_ERROR:
 
@@ -224,8 +226,23 @@ ifneq ($(COMMAND),)
 	install -m 755 $(PROGRAM) '$(DESTDIR)$(INST_BINDIR)/memlock'
 endif
 
+# The archive, for programs that embed this Lua, beside the module; and what pkg-config says of it.
+PC_FILE = $(INST_PCDIR)/memlock-lua$(LUA_VERSION).pc
+install-static: $(ARCHIVE)
+	install -d '$(DESTDIR)$(INST_LIBDIR)' '$(DESTDIR)$(INST_PCDIR)'
+	install -m 644 $(ARCHIVE) '$(DESTDIR)$(INST_LIBDIR)/libmemlock.a'
+	printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$(INST_LIBDIR)' '' 'Name: memlock' \
+	  'Description: Locks on memcached, for programs that embed Lua $(LUA_VERSION)' \
+	  "Version: $$(sed -n 's/^#define ML_VERSION "\(.*\)"/\1/p' src/version.h)" \
+	  'Libs: -L$${libdir} -lmemlock $(addprefix -L,$(LIBMEMCACHED_LIBDIR)) $(ML_LDLIBS) -pthread' \
+	  >'$(DESTDIR)$(PC_FILE)'
+
 uninstall:
 	rm -f '$(DESTDIR)$(INST_LIBDIR)/memlock.so' '$(DESTDIR)$(INST_BINDIR)/memlock'
+	rm -f '$(DESTDIR)$(INST_LIBDIR)/libmemlock.a' '$(DESTDIR)$(PC_FILE)'
+
+dist:
+	@scripts/dist '$(BUILD)/dist' $(URL)
 
 clean:
 	rm -rf '$(BUILD)'
@@ -244,8 +261,10 @@ help:
 	@echo '                    sanitizers, and the rules of the house'
 	@echo 'make model          verify the protocol with spin: some minutes'
 	@echo 'make install        into PREFIX (now $(PREFIX)), below DESTDIR when that is set'
-	@echo 'make uninstall      take it out again'
+	@echo 'make install-static the archive below, and a .pc file with which pkg-config finds it'
+	@echo 'make uninstall      take all of it out again'
 	@echo 'make libmemlock.a   $(ARCHIVE), to link into a program that embeds Lua'
+	@echo 'make dist           a release of what is committed: sources, rockspec, packed rock'
 	@echo 'make spec-tools     only build what the tests need'
 	@echo 'make tidy           only run clang-tidy'
 	@echo 'make clean          remove $(BUILD)'

@@ -116,7 +116,7 @@ describe("libmemlock.a", function()
     local file = assert(io.open(support.build .. "/flags"))
     local flags = file:read("a")
     file:close()
-    local command = { "cc", "-isystem", flags:match("%-isystem (%S*lua%S*)"),
+    local command = { flags:match("^%S+"), "-isystem", flags:match("%-isystem (%S*lua%S*)"),
       "-o", place .. "/host", place .. "/host.c", archive,
       "-llua" .. _VERSION:match("%d+%.%d+"), "-lmemcached", "-pthread", timeout = 60 }
     command[#command + 1] = flags:match("%-fsanitize=%S+")

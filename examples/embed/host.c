@@ -9,8 +9,8 @@
  * server, is given, the server is stopped for the middle third of the time; a frame may then take
  * the timeout of one operation more. Exit code 0 if all were in time.
  *
- * Built by `make embed`; with memlock installed, by
- *     cc host.c -o host $(pkg-config --static --cflags --libs memlock lua5.4)
+ * Built by `make embed`; after `make install-static`, by
+ *     cc host.c -o host $(pkg-config --cflags --libs memlock-lua5.4 lua5.4)
  */
 #define _POSIX_C_SOURCE 200809L
 
