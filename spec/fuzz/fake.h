@@ -427,7 +427,7 @@ static void fake_close(struct fake_line *line) {
 static void fake_note(const struct fake_command *command, const char *text, size_t length) {
   const char *key = command->count > 1 ? command->words[1] : "";
   if (fake_is_write(command->words[0]) && key[0] != '#') {
-    bool stored = fake_begins(text, length, "STORED");
+    bool stored = fake_begins(text, length, "STOR"); /* libmemcached looks at no more of it */
     fake.stored = fake.stored || stored;
     fake.removed = fake.removed || (stored && command->length == 0);
     fake.absent = fake.absent || fake_begins(text, length, "NOT_FOUND");
