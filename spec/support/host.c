@@ -143,7 +143,11 @@ static void *allocate(void *context, void *block, size_t old_size, size_t new_si
 static lua_State *open_state(Memory *memory) {
   static const luaL_Reg functions[] = {
       {"heap", l_heap}, {"rss", l_rss}, {"fds", l_fds}, {NULL, NULL}};
+#if LUA_VERSION_NUM >= 505
+  lua_State *L = lua_newstate(allocate, memory, 0);
+#else
   lua_State *L = lua_newstate(allocate, memory);
+#endif
   if (L == NULL) abort();
   luaL_openlibs(L);
   luaL_newlib(L, functions);
