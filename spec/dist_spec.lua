@@ -144,9 +144,9 @@ describe("the sources", function()
       sources .. "/examples/embed/host.c", package, "lua" .. lua_version, cwd = place,
       env = configured }
     assert.equal("", compiled)
-    local game = runs { place .. "/host", sources .. "/examples/embed/game.lua",
-      support.server().address, "4" }
-    assert.truthy(game:find("server still up: %d+ frames"), game)
+    local game = run { place .. "/host", sources .. "/examples/embed/game.lua",
+      support.server().address, "4" } -- on a busy machine a frame is late, and the exit code 1
+    assert.truthy(game.out:find("server still up: %d+ frames.* [1-9]%d* saves"), tostring(game))
     assert.equal(version() .. "\n", runs { "pkg-config", "--modversion", package,
       env = configured })
 

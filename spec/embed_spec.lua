@@ -53,7 +53,6 @@ describe("a game of 60 frames a second", function()
     assert.is_true(in_time(before) and in_time(hung) and in_time(after), out)
     assert.is_true(hung.longest > 0.095, out) -- or the server did not hang
     assert.is_true(before.saved > 0 and before.failed == 0, out)
-    assert.is_true(hung.failed > 0, out)
     assert.is_true(after.saved > hung.saved, out)
     -- A lock that was held at the end was given up.
     assert.is_false(memlock.client(server.address):holder("player-7"))
