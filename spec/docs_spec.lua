@@ -109,7 +109,6 @@ local function start_server(block)
   assert(support.run({ "chmod", "711", place }).code == 0) -- for `memcached -u nobody`
   local server = support.start { "sh", "-eu", "-c", (block.text:gsub(port_of_examples, port)),
     cwd = place, newgroup = true, env = { LD_PRELOAD = false } }
-  support.defer(function() server:kill("KILL", true) end)
   local address = "127.0.0.1:" .. port
   support.eventually(function()
     if not server:alive() then error("it ended: " .. tostring(server:wait())) end
