@@ -206,9 +206,10 @@ $(BUILD)/%.tidy: %.c .clang-tidy $(wildcard src/*.h cli/*.h) $(BUILD)/flags
 # another Lua; others have a script that starts it with the right one.
 LDOC ?= $(if $(wildcard /usr/share/lua/$(LUA_VERSION)/ldoc),$(LUA) /usr/bin/ldoc,ldoc)
 doc: $(BUILD)/doc/index.html
-$(BUILD)/doc/index.html: doc/config.ld $(wildcard src/lua_*.c)
+$(BUILD)/doc/index.html: doc/config.ld src/version.h $(wildcard src/lua_*.c)
 	@mkdir -p $(@D)
-	$(call say,LDOC,$@)$(LDOC) --config $< --testing --fatalwarnings --dir $(abspath $(@D)) . >/dev/null
+	$(call say,LDOC,$@)$(LDOC) --config $< --fatalwarnings --dir '$(abspath $(@D))' \
+	  --date "with version $$(sed -n 's/^#define ML_VERSION "\(.*\)"/\1/p' src/version.h)" . >/dev/null
 
 # ---- Installing -------------------------------------------------------------------------------
 

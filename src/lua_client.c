@@ -260,7 +260,8 @@ static int client_break_lock(lua_State *L) {
  * `unsupported`
  * @tfield integer round_trips to any server, those in the background included
  * @tfield number waited seconds of pauses between tries
- * @tfield integer passes of the thread that renews: batches that went out
+ * @tfield integer passes of the thread that renews: flights that renew all locks of a server that
+ * are due
  * @tfield integer renewals that it made
  * @tfield integer failures of renewals, which it then tried again
  * @tfield integer losses that it found

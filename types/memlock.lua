@@ -83,7 +83,7 @@
 ---@field errors integer operations that could not be done
 ---@field round_trips integer to any server, those in the background included
 ---@field waited number seconds of pauses between tries
----@field passes integer batches that the thread sent that renews
+---@field passes integer flights of the thread that renews
 ---@field renewals integer that it made
 ---@field failures integer of renewals, which it then tried again
 ---@field losses integer that it found
