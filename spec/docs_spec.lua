@@ -117,6 +117,15 @@ local function start_server(block)
   return address
 end
 
+local function exists(path)
+  local file = io.open(path)
+  if file then file:close() end
+  return file ~= nil
+end
+
+-- The command `memlock` is the one that was built.
+local shell_environment = { LD_PRELOAD = false, PATH = support.build .. ":" .. os.getenv "PATH" }
+
 -- Is this a command of ours, or of the system? Returns what is wrong, or nil.
 local function check_command(command)
   local words = {}
@@ -127,15 +136,11 @@ local function check_command(command)
       env = { MAKEFLAGS = false, LD_PRELOAD = false } }
     return result.code ~= 0 and tostring(result) or nil
   end
-  local found = support.run { "sh", "-c", 'command -v "$0"', words[1] }
+  local found = support.run { "sh", "-c", 'command -v "$0"', words[1], env = shell_environment }
   if found.code ~= 0 then return "there is no command " .. words[1] end
   for _, word in ipairs(words) do
-    local file = word:find "^[%w-]+/[%w./-]+$" and io.open(word)
-    if file then
-      file:close()
-    elseif word:find "^[%w-]+/[%w./-]+%.[%w]+$" then
-      return "there is no file " .. word
-    end
+    local is_file = word:find "^[%w-]+/[%w./-]+%.%w+$"
+    if is_file and not exists(word) then return "there is no file " .. word end
   end
 end
 
@@ -161,7 +166,8 @@ local function run_shell(block)
     end
     return
   end
-  local result = support.run { "sh", "-eu", "-c", block.text, newgroup = true, timeout = 60 }
+  local result = support.run { "sh", "-eu", "-c", block.text, newgroup = true, timeout = 60,
+    env = shell_environment }
   return (result.kind ~= "exit" or result.code ~= 0) and tostring(result) or nil
 end
 
@@ -241,9 +247,7 @@ for _, path in ipairs { "README.md", "CHANGELOG.md", "doc/guide.md", "doc/reliab
       for target in line:gmatch "%]%(([^)]+)%)" do
         local file, heading = target:match "^([^#]*)#?(.*)$"
         file = file == "" and path or folder .. file
-        local there = io.open(file)
-        if there then there:close() end
-        if not there or heading ~= "" and not has_heading(file, heading) then
+        if not exists(file) or heading ~= "" and not has_heading(file, heading) then
           dead[#dead + 1] = target
         end
       end

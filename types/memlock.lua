@@ -1,7 +1,7 @@
 ---@meta memlock
 
--- What `require "memlock"` returns, in the notation that the Lua language server reads (LuaCATS), for
--- completion and type checks. Not to be loaded: name its folder in `workspace.library`.
+-- What `require "memlock"` returns, in the notation that the Lua language server reads (LuaCATS),
+-- for completion and type checks. Not to be loaded: name its folder in `workspace.library`.
 -- The reference, made by `make doc`, says more.
 
 ---Why something failed: the third value that it returns.
@@ -148,8 +148,8 @@ function client:holder(name) end
 ---@return memlock.Code? code
 function client:break_lock(name, holder) end
 
----Changes the value of any key by compare-and-swap. `fn` may be called several times; it returns the
----new value, or nil to leave everything as it is.
+---Changes the value of any key by compare-and-swap. `fn` may be called several times; it returns
+---the new value, or nil to leave everything as it is.
 ---@param key string
 ---@param fn fun(old: string?, flags: integer): string?
 ---@param options? memlock.UpdateOptions
