@@ -177,7 +177,7 @@ end
 local function run_c(block)
   local place = support.tempdir()
   local version = _VERSION:match "%d.%d"
-  local made = support.run { "make", "-s", "libmemlock.a", "BUILD=" .. place, "CFLAGS=-O0",
+  local made = support.run { "make", "-s", "-j2", "libmemlock.a", "BUILD=" .. place, "CFLAGS=-O0",
     "LUA_VERSION=" .. version, timeout = 120,
     env = { MAKEFLAGS = false, LD_PRELOAD = false, SANITIZE = false } }
   if made.code ~= 0 then return tostring(made) end

@@ -122,16 +122,16 @@ static void push_weak_table(lua_State *L, const char *mode) {
  * @tfield[opt="memlock:"] string prefix before each name of a lock; up to 248 bytes, and not `#` at
  *   its beginning
  * @tfield[opt=16] number ttl seconds that an acquisition lasts unless it is refreshed: above 0, up
- * to 28 days
+ *   to 28 days
  * @tfield[opt=0] number wait seconds that `acquire` goes on trying: 0 is one try, `math.huge` for
- * ever
+ *   ever
  * @tfield[opt=1] number timeout seconds that one operation may take: above 0
  * @tfield[opt=0] number retry_min seconds: no pause between two tries is shorter
  * @tfield[opt=10] number retry_max seconds: none is longer; above 0
  * @tfield[opt=memlock.sleep] function sleep `sleep(seconds)` makes all pauses, and may yield; when
  *   it returns false, the wait ends: `cancelled`
  * @tfield[opt="host:pid"] string label for people who ask for the holder: up to 128 bytes, no
- * control characters
+ *   control characters
  * @tfield[opt] string identity in place of a new id for each acquisition: 1 to 64 bytes, no spaces.
  *   All that have one identity are one holder
  * @tfield[opt=false] boolean proxy the servers are proxies: each command waits for its reply
@@ -148,8 +148,8 @@ static void push_weak_table(lua_State *L, const char *mode) {
  *
  * @function client
  * @tparam[opt="127.0.0.1:11211"] string|{string,...} servers `host`, `host:port`, `[v6]`,
- * `[v6]:port` or `/path/of/a/socket`; a list, or one string with commas. At most 64; their order is
- * of no account
+ *   `[v6]:port` or `/path/of/a/socket`; a list, or one string with commas. At most 64; their order
+ *   is of no account
  * @tparam[opt] client_options options
  * @treturn client
  * @raise for arguments that are wrong, and where there is no memory
@@ -257,11 +257,11 @@ static int client_break_lock(lua_State *L) {
  * @tfield integer released by `release`, at the end of a scope or of the client
  * @tfield integer lost acquisitions that an operation found to be lost
  * @tfield integer errors operations that ended in `timeout`, `unreachable`, `refused` or
- * `unsupported`
+ *   `unsupported`
  * @tfield integer round_trips to any server, those in the background included
  * @tfield number waited seconds of pauses between tries
  * @tfield integer passes of the thread that renews: flights that renew all locks of a server that
- * are due
+ *   are due
  * @tfield integer renewals that it made
  * @tfield integer failures of renewals, which it then tried again
  * @tfield integer losses that it found

@@ -52,16 +52,16 @@ static void remember(lua_State *L, const struct ml_lock *lock) {
  * @table lock_options
  * @within Options and results
  * @tfield[opt] number ttl seconds that an acquisition lasts unless it is refreshed: above 0, up to
- * 28 days
+ *   28 days
  * @tfield[opt] number wait seconds that `acquire` goes on trying: 0 is one try, `math.huge` for
- * ever
+ *   ever
  * @tfield[opt] string identity in place of a new id for each acquisition: 1 to 64 bytes, no spaces
  * @tfield[opt=false] boolean auto_refresh a thread renews it at a third of its ttl, while it is
- * held
+ *   held
  * @tfield[opt=math.huge] number max_hold seconds from an acquisition on, after which the thread
  *   renews it no more; needs `auto_refresh`
  * @tfield[opt] function on_lost `on_lost(lock, message)`: called by @{client:poll} when the thread
- * has found it lost; may yield; needs `auto_refresh`
+ *   has found it lost; may yield; needs `auto_refresh`
  */
 
 /** @type client */

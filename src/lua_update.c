@@ -116,7 +116,7 @@ static int update_step(lua_State *L, int status, lua_KContext where) {
  * @treturn[1] boolean `true`
  * @treturn[1] ?string the value that now stands there, nil when there is none
  * @fails conflict, timeout (it may have been written), unreachable, refused, unsupported,
- * cancelled, closed
+ *   cancelled, closed
  */
 int ml_lua_update(lua_State *L) {
   static const char *const names[] = {"ttl", "wait", NULL};
