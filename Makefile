@@ -77,8 +77,8 @@ SUPPORT  = $(patsubst spec/support/%.c,$(BUILD)/spec/%,$(wildcard spec/support/*
 FUZZERS  = $(patsubst spec/fuzz/%.c,$(BUILD)/spec/%,$(wildcard spec/fuzz/fuzz_*.c))
 TOOLS    = $(patsubst %/posix,%/memlock_posix.so,$(SUPPORT))
 
-.PHONY: all libmemlock.a spec-tools demo test soak fuzz fuzzers model check tidy install uninstall \
-        clean help FORCE
+.PHONY: all libmemlock.a spec-tools bench-tools demo test soak fuzz fuzzers model check bench \
+        bench-peers tidy install uninstall clean help FORCE
 .SECONDARY:          # keep the objects that implicit rules chain through
 .DELETE_ON_ERROR:
 
@@ -202,6 +202,24 @@ $(BUILD)/%.tidy: %.c .clang-tidy $(wildcard src/*.h cli/*.h) $(BUILD)/flags
 	$(call say,TIDY,$<)$(TIDY) --quiet --config-file=.clang-tidy $< -- \
 	  $(ML_CPPFLAGS) $(WITH_LUA) $(CPPFLAGS) -std=c11 && touch $@
 
+# ---- Measuring --------------------------------------------------------------------------------
+
+bench-tools: spec-tools $(BUILD)/bench/worker
+$(BUILD)/bench/worker: $(call objects,$(wildcard bench/*.c)) $(CORE)
+	$(call say,LINK,$@)$(LINK) -o $@ $^ $(ML_LDLIBS) -lm
+
+# All figures of doc/performance.md, in some minutes; QUICK=1 shows in seconds that it works.
+bench:
+	@scripts/deps bench
+	@$(MAKE) --no-print-directory all bench-tools
+	@$(LUA) bench/bench.lua $(if $(QUICK),quick)
+
+# The libraries that others use, from Debian.
+bench-peers:
+	@scripts/deps peers
+	@$(MAKE) --no-print-directory all bench-tools
+	@$(LUA) bench/bench.lua peers $(if $(QUICK),quick)
+
 # ---- Installing -------------------------------------------------------------------------------
 
 install: all
@@ -229,6 +247,8 @@ help:
 	@echo 'make check          install what is missing (clang, valgrind and more); style, warnings,'
 	@echo '                    sanitizers, and the rules of the house'
 	@echo 'make model          verify the protocol with spin: some minutes'
+	@echo 'make bench          measure everything: some minutes; QUICK=1 only shows that it works'
+	@echo 'make bench-peers    measure the libraries that others use: installs them'
 	@echo 'make install        into PREFIX (now $(PREFIX)), below DESTDIR when that is set'
 	@echo 'make uninstall      take it out again'
 	@echo 'make libmemlock.a   $(ARCHIVE), to link into a program that embeds Lua'

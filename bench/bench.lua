@@ -1,0 +1,123 @@
+--- Measures memlock, and what it is compared with.
+--
+--     lua5.4 bench/bench.lua [quick] [SECTION ...]      from the project root; see `make bench`
+--
+-- Sections: cycles, trips, cost, handoff, keeper, objects; peers, the libraries of others, in which
+-- memlock and the limit run again beside them. All by default, peers where they are installed.
+-- Results go to bench/results/*.csv; tables and plots, here and in the documents, are made of
+-- these. `quick` measures as briefly as shows that it works, and leaves all in build/bench/results.
+
+local support = require "spec.support"
+local lab = require "bench.lab"
+local keeper = require "bench.keeper"
+local machine = require "bench.machine"
+local report = require "bench.report"
+
+local all = { "keeper", "cycles", "trips", "cost", "handoff", "objects", "peers" }
+
+local sections = {}
+
+function sections.cycles()
+  require "bench.cycles" ("cycles", { "memlock", "core", "limit", "compare", "swap" })
+end
+
+function sections.trips()
+  require "bench.trips" ("trips", { "memlock", "core", "limit", "compare", "swap" })
+end
+
+function sections.cost()
+  require "bench.cost" ("cost", { "memlock", "core", "limit" })
+end
+
+function sections.handoff()
+  local seconds = lab.amount(5, 0.5)
+  local goals = { "memlock", "limit", "fixed-10" }
+  local function part(processes, rounds, ids)
+    local list = table.move(ids, 1, #ids, 1, {})
+    list.processes, list.rounds, list.seconds = processes, rounds, seconds
+    return list
+  end
+  local plan = { part(16, 3, goals) }
+  if not lab.quick then
+    plan[2] = part(16, 1, { "doubling-5-50", "fixed-5", "fixed-20", "fixed-50", "fixed-100",
+      "compare", "swap" })
+    plan[3] = part(4, 1, goals)
+    plan[4] = part(64, 1, goals)
+  else
+    plan[1].rounds = 1
+  end
+  require "bench.handoff" ("handoff", plan)
+end
+
+function sections.objects()
+  require "bench.objects" "objects"
+end
+
+-- Which of the libraries are here.
+local function peers()
+  local found = {}
+  for _, subject in ipairs(lab.subjects("symfony", "tooz", "redis", "flufl")) do
+    local worker
+    local ok = pcall(function()
+      worker = lab.worker(subject, lab.server(subject.backend).address, support.name "probe")
+      worker:wait_ready()
+    end)
+    if worker then worker:close() end
+    if ok then found[#found + 1] = subject.id end
+  end
+  return found
+end
+
+function sections.peers()
+  local found = peers()
+  if #found == 0 then
+    lab.say "  no library of others is installed: make bench-peers"
+    return
+  end
+  local ids = { "memlock", "limit", table.unpack(found) }
+  require "bench.cycles" ("peers_cycles", ids)
+  require "bench.trips" ("peers_trips", ids)
+  ids.processes, ids.rounds, ids.seconds = lab.amount(16, 4), 1, lab.amount(8, 0.5)
+  require "bench.handoff" ("peers_handoff", { ids })
+end
+
+local function run(names)
+  local wanted = {}
+  for _, name in ipairs(names) do
+    assert(name == "keeper" or sections[name], "no such section: " .. name)
+    wanted[name] = true
+  end
+  -- A hundred thousand locks take long, and little of the machine: beside them goes what does not
+  -- depend on its load.
+  local keeping = wanted.keeper and keeper.start()
+  if wanted.trips then sections.trips() end
+  if wanted.cost then sections.cost() end
+  if keeping then keeper.finish(keeping, "keeper") end
+  for _, name in ipairs { "objects", "cycles", "handoff", "peers" } do
+    if wanted[name] then sections[name]() end
+  end
+end
+
+local names = {}
+for _, word in ipairs(arg) do
+  if word == "quick" then
+    lab.quick = true
+  else
+    names[#names + 1] = word
+  end
+end
+
+local start = support.now()
+local ok, message = xpcall(function()
+  lab.say("measuring; %s", lab.quick and "only to see that it works" or "this takes some minutes")
+  run(#names > 0 and names or all)
+  machine.save()
+  report.print()
+  report.write()
+  lab.say("\n%.0f s; results in %s", support.now() - start, lab.directory())
+end, debug.traceback)
+support.cleanup()
+if not ok then
+  io.stderr:write(message, "\n")
+  os.exit(1)
+end
