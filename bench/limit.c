@@ -23,8 +23,8 @@
 static memcached_st *handle;
 static memcached_result_st result;
 static memcached_result_st none; /* what the end of an answer is read into */
-static char fence_key[260]; /* "#memlock:name": what stands behind the # is the lock's key */
-static size_t length;       /* of the lock's key */
+static char fence_key[260];      /* "#memlock:name": what stands behind the # is the lock's key */
+static size_t length;            /* of the lock's key */
 static char value[ML_RECORD_MAX];
 static size_t value_length;
 static uint64_t cas_id;
@@ -80,8 +80,9 @@ static bool look(void) {
 
 static void open_limit(const char *server, const char *name) {
   connect_to(server, name);
-  struct ml_record record = {
-      .seq = (uint64_t)getpid() << 40 | 1, .since = 1700000000, .ttl_ms = TTL * 1000};
+  struct ml_record record = {.seq = UINT64_C(17000000000000000000) + (uint64_t)getpid(),
+                             .since = 1700000000,
+                             .ttl_ms = TTL * 1000};
   (void)snprintf(record.id, sizeof record.id, "%032x", (unsigned)getpid());
   (void)gethostname(record.label, 64);
   size_t end = strlen(record.label);
@@ -127,18 +128,19 @@ static bool release_limit(void) {
          MEMCACHED_SUCCESS;
 }
 
-const struct subject limit = {"limit", open_limit, attempt_limit, NULL, refresh_limit, release_limit};
+const struct subject limit = {"limit", open_limit,    attempt_limit,
+                              NULL,    refresh_limit, release_limit};
 
 /* The recipes. Their value is a word that nobody else writes. */
 
 static void open_recipe(const char *server, const char *name) {
   connect_to(server, name);
-  value_length = (size_t)snprintf(value, sizeof value, "%08x:%d", (unsigned)random(), (int)getpid());
+  value_length =
+      (size_t)snprintf(value, sizeof value, "%08x:%d", (unsigned)random(), (int)getpid());
 }
 
 static bool add(void) {
-  memcached_return_t rc =
-      memcached_add(handle, lock_key(), length, value, value_length, EXPIRY, 0);
+  memcached_return_t rc = memcached_add(handle, lock_key(), length, value, value_length, EXPIRY, 0);
   if (rc != MEMCACHED_NOTSTORED && rc != MEMCACHED_DATA_EXISTS) succeed(rc);
   return rc == MEMCACHED_SUCCESS;
 }

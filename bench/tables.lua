@@ -69,8 +69,8 @@ function tables.peers_handoff() return build("peers_handoff", handoff) end
 local function trips(name)
   local rows = lab.load(name)
   if not rows then return nil end
-  local operations = { "acquire", "refresh", "release", "failed try", "refresh, renewed",
-    "release, renewed" }
+  local operations = { "acquire", "refresh", "release", "failed try", "refresh (renewed)",
+    "release (renewed)" }
   local found, order = {}, {}
   for _, row in ipairs(rows) do
     if not found[row.subject] then

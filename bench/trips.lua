@@ -22,9 +22,10 @@ local function operations(subject)
   local relay, name = support.relay(lab.server(subject.backend)), support.name "trips"
   local worker = lab.worker(subject, relay.address, name):wait_ready()
   local other = lab.worker(subject, relay.address, name):wait_ready()
-  for _, one in ipairs { other, worker } do -- connects, and leaves what a cycle leaves behind
-    assert(one:ask "acquire" == "ok")
-    assert(one:ask "release" == "ok")
+  for _, one in ipairs { other, worker } do -- connects, and leaves what is left behind
+    for _, command in ipairs { "acquire", "refresh", "release" } do
+      assert(one:ask(command) == "ok")
+    end
   end
   add(subject, "acquire", count(relay, worker, "acquire", "ok"))
   add(subject, "refresh", count(relay, worker, "refresh", "ok"))
@@ -46,8 +47,8 @@ local function renewed(subject)
     add(subject, as, count(relay, worker, operation, "ok"))
   end
   assert(worker:ask "acquire" == "ok")
-  renew("refresh", "refresh, renewed")
-  renew("release", "release, renewed")
+  renew("refresh", "refresh (renewed)")
+  renew("release", "release (renewed)")
   worker:close()
   relay:stop()
 end

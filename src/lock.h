@@ -50,6 +50,7 @@ struct ml_lock {
   uint64_t tenure;          /* counts acquisitions, to tell a late answer's from this one */
   _Atomic int64_t deadline; /* the lease ends here; 0: none. held() reads nothing else. */
   bool owned;               /* acquired, and neither given up nor said to be lost */
+  bool counted;             /* the last answer showed the fence: it needs no seed */
   bool inherited;           /* it was the parent's when this process was forked */
   bool giving_up;           /* a release went out in time and its outcome is unknown */
   bool unsettled;           /* a record with this id may be in place or under way: keep the id */

@@ -7,7 +7,7 @@
 #define SCOPE "memlock.scope"
 
 static struct ml_lua_lock *checklock(lua_State *L, int index) {
-  struct ml_lua_lock *self = luaL_checkudata(L, index, ML_LUA_LOCK);
+  struct ml_lua_lock *self = ml_lua_checkself(L, index, ML_LUA_LOCK);
   luaL_argcheck(L, self->lock.client != NULL, index, "the lock was collected");
   return self;
 }
