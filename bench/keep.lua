@@ -11,8 +11,9 @@ count = math.tointeger(count)
 
 local client = memlock.client(server, { timeout = 10 })
 
+local options = { ttl = ttl, auto_refresh = true }
 local function take(name)
-  local lock = assert(client:lock(name, { ttl = ttl, auto_refresh = true }))
+  local lock = assert(client:lock(name, options))
   return assert(lock:acquire())
 end
 

@@ -19,7 +19,7 @@
 /* What the user value of a client's userdata, a table, has at its integer keys. */
 enum {
   ML_LUA_SLEEP = 1,   /* the function that sleeps */
-  ML_LUA_LOCKS = 2,   /* locks that may be lost in the background, by address; weak values */
+  ML_LUA_LOCKS = 2,   /* locks that have an on_lost, by address; weak values */
   ML_LUA_ON_LOST = 3, /* their functions, by lock; weak keys */
 };
 
