@@ -77,7 +77,7 @@ SUPPORT  = $(patsubst spec/support/%.c,$(BUILD)/spec/%,$(wildcard spec/support/*
 FUZZERS  = $(patsubst spec/fuzz/%.c,$(BUILD)/spec/%,$(wildcard spec/fuzz/fuzz_*.c))
 TOOLS    = $(patsubst %/posix,%/memlock_posix.so,$(SUPPORT))
 
-.PHONY: all libmemlock.a spec-tools bench-tools demo test soak fuzz fuzzers model check bench \
+.PHONY: all libmemlock.a spec-tools demo test soak fuzz fuzzers model check bench \
         bench-peers tidy install uninstall clean help FORCE
 .SECONDARY:          # keep the objects that implicit rules chain through
 .DELETE_ON_ERROR:
@@ -118,7 +118,7 @@ $(BUILD)/flags: FORCE
 
 # ---- Tests ------------------------------------------------------------------------------------
 
-spec-tools: $(TESTERS) $(TOOLS)
+spec-tools: $(TESTERS) $(TOOLS) $(BUILD)/bench/worker
 
 $(BUILD)/spec/test_%: $(BUILD)/spec/core/test_%.o $(CORE)
 	$(call say,LINK,$@)$(LINK) $(WRAP) -o $@ $^ -lcmocka $(ML_LDLIBS)
@@ -204,20 +204,19 @@ $(BUILD)/%.tidy: %.c .clang-tidy $(wildcard src/*.h cli/*.h) $(BUILD)/flags
 
 # ---- Measuring --------------------------------------------------------------------------------
 
-bench-tools: spec-tools $(BUILD)/bench/worker
 $(BUILD)/bench/worker: $(call objects,$(wildcard bench/*.c)) $(CORE)
 	$(call say,LINK,$@)$(LINK) -o $@ $^ $(ML_LDLIBS) -lm
 
 # All figures of doc/performance.md, in some minutes; QUICK=1 shows in seconds that it works.
 bench:
 	@scripts/deps bench
-	@$(MAKE) --no-print-directory all bench-tools
+	@$(MAKE) --no-print-directory all spec-tools
 	@$(LUA) bench/bench.lua $(if $(QUICK),quick)
 
 # The libraries that others use, from Debian.
 bench-peers:
 	@scripts/deps peers
-	@$(MAKE) --no-print-directory all bench-tools
+	@$(MAKE) --no-print-directory all spec-tools
 	@$(LUA) bench/bench.lua peers $(if $(QUICK),quick)
 
 # ---- Installing -------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 --     lua5.4 bench/bench.lua [quick] [SECTION ...]      from the project root; see `make bench`
 --
 -- Sections: cycles, trips, cost, handoff, keeper, objects; peers, the libraries of others, in which
--- memlock and the limit run again beside them. All by default, peers where they are installed.
+-- memlock and the limit run again beside them. All by default, peers as far as they are installed.
 -- Results go to bench/results/*.csv; tables and plots, here and in the documents, are made of
 -- these. `quick` measures as briefly as shows that it works, and leaves all in build/bench/results.
 
@@ -13,7 +13,7 @@ local keeper = require "bench.keeper"
 local machine = require "bench.machine"
 local report = require "bench.report"
 
-local all = { "keeper", "cycles", "trips", "cost", "handoff", "objects", "peers" }
+local all = { "keeper", "cycles", "trips", "cost", "handoff", "objects" }
 
 local sections = {}
 
@@ -26,27 +26,25 @@ function sections.trips()
 end
 
 function sections.cost()
-  require "bench.cost" ("cost", { "memlock", "core", "limit" })
+  require "bench.cost" ("cost", lab.amount({ "memlock", "core", "limit" }, { "memlock" }))
+end
+
+-- A part of the plan: how many processes, how often for how long, and who.
+local function part(processes, rounds, seconds, ids)
+  local list = table.move(ids, 1, #ids, 1, {})
+  list.processes, list.rounds, list.seconds = processes, rounds, seconds
+  return list
 end
 
 function sections.handoff()
-  local seconds = lab.amount(5, 0.5)
   local goals = { "memlock", "limit", "fixed-10" }
-  local function part(processes, rounds, ids)
-    local list = table.move(ids, 1, #ids, 1, {})
-    list.processes, list.rounds, list.seconds = processes, rounds, seconds
-    return list
-  end
-  local plan = { part(16, 3, goals) }
-  if not lab.quick then
-    plan[2] = part(16, 1, { "doubling-5-50", "fixed-5", "fixed-20", "fixed-50", "fixed-100",
-      "compare", "swap" })
-    plan[3] = part(4, 1, goals)
-    plan[4] = part(64, 1, goals)
-  else
-    plan[1].rounds = 1
-  end
-  require "bench.handoff" ("handoff", plan)
+  require "bench.handoff" ("handoff", lab.amount({
+    part(16, 3, 5, goals),
+    part(16, 1, 5, { "doubling-5-50", "fixed-5", "fixed-20", "fixed-50", "fixed-100", "compare",
+      "swap" }),
+    part(4, 1, 5, goals),
+    part(64, 1, 5, goals),
+  }, { part(4, 1, 0.5, goals) }))
 end
 
 function sections.objects()
@@ -77,8 +75,8 @@ function sections.peers()
   local ids = { "memlock", "limit", table.unpack(found) }
   require "bench.cycles" ("peers_cycles", ids)
   require "bench.trips" ("peers_trips", ids)
-  ids.processes, ids.rounds, ids.seconds = lab.amount(16, 4), 1, lab.amount(8, 0.5)
-  require "bench.handoff" ("peers_handoff", { ids })
+  require "bench.handoff" ("peers_handoff",
+    { part(lab.amount(16, 4), 1, lab.amount(8, 0.5), ids) })
 end
 
 local function run(names)
@@ -110,7 +108,11 @@ end
 local start = support.now()
 local ok, message = xpcall(function()
   lab.say("measuring; %s", lab.quick and "only to see that it works" or "this takes some minutes")
-  run(#names > 0 and names or all)
+  if #names == 0 then
+    table.move(all, 1, #all, 1, names)
+    if not lab.quick then names[#names + 1] = "peers" end
+  end
+  run(names)
   machine.save()
   report.print()
   report.write()

@@ -5,7 +5,7 @@
 local support = require "spec.support"
 local lab = require "bench.lab"
 
-local FEW = 200
+local FEW = lab.amount(200, 20)
 
 local function has(program)
   return os.execute(("command -v %s >/dev/null"):format(program))
@@ -46,7 +46,7 @@ local function per_cycle(few, many, cycles, name)
 end
 
 return function(name, ids)
-  local more = lab.amount(1000, 100)
+  local more = lab.amount(1000, 50)
   local rows = {}
   for i, subject in ipairs(lab.subjects(table.unpack(ids))) do
     lab.say("  instructions and system calls: %s", subject.id)

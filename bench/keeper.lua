@@ -25,7 +25,7 @@ end
 -- @return what keeper.finish wants
 function keeper.start()
   local run = { server = support.memcached { memory = 256 }, rows = {} }
-  for _, count in ipairs(lab.amount({ 10, 1000, 10000 }, { 10, 500 })) do
+  for _, count in ipairs(lab.amount({ 10, 1000, 10000 }, { 10, 300 })) do
     lab.say("  keeper, %d locks", count)
     run.rows[#run.rows + 1] = finish(start(run.server, count, 3, lab.amount(4, 1.2)), 60)
   end

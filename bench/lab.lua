@@ -114,7 +114,8 @@ local function start_redis()
 end
 
 local function start_memcached(unix)
-  local server = support.memcached { unix = unix, memory = 256 }
+  -- One thread: connections of one server would else differ in whose turn they are.
+  local server = support.memcached { unix = unix, memory = 256, args = { "-t", "1" } }
   --- Each key of a read counts.
   function server.commands()
     local stats, sum = server:raw():stats(), 0
@@ -228,8 +229,12 @@ local function show(value)
   return (tostring(value):gsub(",", ";"))
 end
 
+--- The names of what this run has saved.
+lab.saved = {}
+
 --- Writes rows (tables by column name) to NAME.csv.
 function lab.save(name, columns, rows)
+  lab.saved[name] = true
   os.execute(("mkdir -p '%s'"):format(lab.directory()))
   local file = assert(io.open(("%s/%s.csv"):format(lab.directory(), name), "w"))
   file:write(table.concat(columns, ","), "\n")

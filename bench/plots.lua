@@ -80,11 +80,11 @@ local short = { memlock = "memlock", limit = "10 to 500 ms, doubling", ["doublin
 local function frontier(path)
   local rows = lab.load "handoff"
   if not rows then return end
-  local blocks = {}
+  local processes, blocks = rows[1].processes, {}
   for _, way in ipairs { "0-200 ms", "at once" } do
     local ours, others = {}, {}
     for _, row in ipairs(rows) do
-      if row.way == way and row.processes == 16 and short[row.subject] then
+      if row.way == way and row.processes == processes and short[row.subject] then
         local list = row.subject == "memlock" and ours or others
         list[#list + 1] = ("%g %g %g %s"):format(row.commands, row.rate, row.longest,
           quoted(short[row.subject]))
@@ -94,7 +94,7 @@ local function frontier(path)
     blocks[#blocks + 1] = block(id, others) .. block(id .. "_ours", ours)
   end
   draw(path, 900, 400, table.concat(blocks) .. [[
-set multiplot layout 1,2 title "16 processes, 5 ms each: rules of waiting, and what they cost"
+set multiplot layout 1,2 title "Rules of waiting, and what they cost: ]] .. processes .. [[ processes, 5 ms each"
 set key off
 set logscale x
 set offsets graph 0.05, graph 0.35, graph 0.08, graph 0.05

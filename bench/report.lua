@@ -18,25 +18,31 @@ local titles = {
   { "peers_handoff", "Other libraries: hand-off, held for 5 ms each" },
 }
 
+--- Prints what this run has measured.
 function report.print()
   for _, entry in ipairs(titles) do
-    local rows = tables[entry[1]]()
-    if rows then tables.print(entry[2], rows) end
+    if lab.saved[entry[1]] then tables.print(entry[2], tables[entry[1]]()) end
   end
+  if not lab.quick then tables.print("Goals", tables.goals()) end
 end
 
 local documents = { "README.md", "doc/performance.md" }
 
--- What stands in a document between `<!-- bench NAME -->` and `<!-- end -->`.
+--- A document's text with its tables as the results have them: what stands between
+-- `<!-- bench NAME -->` and `<!-- end -->`.
+function report.refreshed(text)
+  return (text:gsub("(<!%-%- bench ([%w_]+) %-%->\n).-(<!%-%- end %-%->)",
+    function(head, name, tail)
+      local rows = tables[name]()
+      return rows and head .. "\n" .. tables.markdown(rows) .. "\n" .. tail
+    end))
+end
+
 local function refresh(path)
   local file = assert(io.open(path))
   local text = file:read "a"
   file:close()
-  local fresh = text:gsub("(<!%-%- bench ([%w_]+) %-%->\n).-(<!%-%- end %-%->)",
-    function(head, name, tail)
-      local rows = tables[name]()
-      return rows and head .. tables.markdown(rows) .. tail
-    end)
+  local fresh = report.refreshed(text)
   if fresh == text then return end
   file = assert(io.open(path, "w"))
   file:write(fresh)

@@ -126,6 +126,15 @@ function tables.objects()
   })
 end
 
+tables.goals = require "bench.goals"
+
+function tables.machine()
+  return build("machine", {
+    { "measured on", function(r) return tostring(r.what) end },
+    { "", function(r) return tostring(r.value) end },
+  })
+end
+
 --------------------------------------------------------------------------------
 
 local function width(text) return utf8.len(text) or #text end
