@@ -93,8 +93,10 @@ local function frontier(path)
     local id = way == "at once" and "again" or "paused"
     blocks[#blocks + 1] = block(id, others) .. block(id .. "_ours", ours)
   end
-  draw(path, 900, 400, table.concat(blocks) .. [[
-set multiplot layout 1,2 title "Rules of waiting, and what they cost: ]] .. processes .. [[ processes, 5 ms each"
+  local title = ("Rules of waiting, and what they cost: %d processes, 5 ms each"):format(processes)
+  draw(path, 900, 400, table.concat(blocks) .. "set multiplot layout 1,2 title " .. quoted(title) ..
+    [[
+
 set key off
 set logscale x
 set offsets graph 0.05, graph 0.35, graph 0.08, graph 0.05
