@@ -79,8 +79,8 @@ SUPPORT  = $(patsubst spec/support/%.c,$(BUILD)/spec/%,$(wildcard spec/support/*
 FUZZERS  = $(patsubst spec/fuzz/%.c,$(BUILD)/spec/%,$(wildcard spec/fuzz/fuzz_*.c))
 TOOLS    = $(patsubst %/posix,%/memlock_posix.so,$(SUPPORT))
 
-.PHONY: all libmemlock.a spec-tools demo embed test soak fuzz fuzzers model check tidy doc \
-        install install-static uninstall dist clean help FORCE
+.PHONY: all libmemlock.a spec-tools demo embed test soak fuzz fuzzers model check bench \
+        bench-peers tidy doc install install-static uninstall dist clean help FORCE
 .SECONDARY:          # keep the objects that implicit rules chain through
 .DELETE_ON_ERROR:
 
@@ -127,7 +127,7 @@ $(BUILD)/flags: FORCE
 
 # ---- Tests ------------------------------------------------------------------------------------
 
-spec-tools: $(TESTERS) $(TOOLS) $(EMBED)
+spec-tools: $(TESTERS) $(TOOLS) $(EMBED) $(BUILD)/bench/worker
 
 $(BUILD)/spec/test_%: $(BUILD)/spec/core/test_%.o $(CORE)
 	$(call say,LINK,$@)$(LINK) $(WRAP) -o $@ $^ -lcmocka $(ML_LDLIBS)
@@ -225,6 +225,23 @@ $(BUILD)/doc/index.html: doc/config.ld src/version.h $(wildcard src/lua_*.c)
 	$(call say,LDOC,$@)$(LDOC) --config $< --fatalwarnings --dir '$(abspath $(@D))' \
 	  --date "with version $$(sed -n 's/^#define ML_VERSION "\(.*\)"/\1/p' src/version.h)" . >/dev/null
 
+# ---- Measuring --------------------------------------------------------------------------------
+
+$(BUILD)/bench/worker: $(call objects,$(wildcard bench/*.c)) $(CORE)
+	$(call say,LINK,$@)$(LINK) -o $@ $^ $(ML_LDLIBS) -lm
+
+# All figures of doc/performance.md, in some minutes; QUICK=1 shows in seconds that it works.
+bench:
+	@scripts/deps bench
+	@$(MAKE) --no-print-directory all spec-tools
+	@$(LUA) bench/bench.lua $(if $(QUICK),quick)
+
+# The libraries that others use, from Debian.
+bench-peers:
+	@scripts/deps peers
+	@$(MAKE) --no-print-directory all spec-tools
+	@$(LUA) bench/bench.lua peers $(if $(QUICK),quick)
+
 # ---- Installing -------------------------------------------------------------------------------
 
 install: all
@@ -270,6 +287,8 @@ help:
 	@echo '                    sanitizers, and the rules of the house'
 	@echo 'make model          verify the protocol with spin: some minutes'
 	@echo 'make doc            the reference, $(BUILD)/doc/index.html (with LDoc)'
+	@echo 'make bench          measure everything: some minutes; QUICK=1 only shows that it works'
+	@echo 'make bench-peers    measure the libraries that others use: installs them'
 	@echo 'make install        into PREFIX (now $(PREFIX)), below DESTDIR when that is set'
 	@echo 'make install-static the archive below, and a .pc file with which pkg-config finds it'
 	@echo 'make uninstall      take all of it out again'

@@ -1,7 +1,9 @@
 #include "backoff.h"
 
-/* One attempt in this time by all waiters together is what the pauses aim at. */
-#define TURN (6 * ML_MILLISECOND)
+/* One attempt in this time by all waiters together is what the pauses aim at. Shorter ones give few
+ * acquisitions more and cost many commands: the plot in doc/performance.md shows where they stand.
+ */
+#define TURN (9 * ML_MILLISECOND / 2)
 #define LONG (250 * ML_MILLISECOND)
 /* At least this much for each other waiter: what keeps a thousand of them bearable. */
 #define SHARE (800 * ML_MILLISECOND / 1000)

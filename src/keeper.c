@@ -25,23 +25,23 @@ struct ml_kept {
   const struct ml_lock *owner; /* the program's; NULL: it has gone, and the keeper frees this */
   struct ml_kept *previous;    /* in the list of all */
   struct ml_kept *next;
+  struct ml_kept *next_asked;
   int64_t ttl;
+  int64_t wish_ttl;
   int64_t hold_until; /* max_hold; once dropped: until when to try to give it up */
   int64_t due;
-  size_t place;   /* in a heap of its server, or NOT_DUE */
+  size_t place; /* in a heap of its server, or NOT_DUE */
+  char *loss;   /* how it was lost; NULL where there was no memory for it */
+  enum ml_wish wish;
+  enum ml_status answer;
   bool single;    /* a flight did not prove it: it is, or goes, among the odd ones */
   bool adopted;   /* the keeper is the writer */
   bool busy;      /* on the network, without the mutex */
   bool asked;     /* `wish` waits for its turn, or the giving up of what was dropped */
   bool releasing; /* a release is asked for or under way */
   bool ending;    /* not renewed any more, but watched until its lease ends */
-  enum ml_wish wish;
-  int64_t wish_ttl;
-  struct ml_kept *next_asked;
-  bool answered; /* `answer` is that of the last wish */
-  enum ml_status answer;
-  bool lost;  /* in the background; the program has not been told by a call of its own */
-  char *loss; /* how; NULL where there was no memory for it */
+  bool answered;  /* `answer` is that of the last wish */
+  bool lost;      /* in the background; the program has not been told by a call of its own */
 };
 
 /* A loss that the program has not been told of. */

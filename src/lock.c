@@ -45,7 +45,7 @@ static enum ml_status keeps_changing(const struct ml_store *store, const struct 
 
 void ml_lock_disown(struct ml_lock *lock) {
   atomic_store(&lock->deadline, 0);
-  lock->owned = lock->giving_up = lock->unsettled = lock->in_doubt = false;
+  lock->owned = lock->giving_up = lock->unsettled = lock->in_doubt = lock->counted = false;
   lock->version = no_version;
 }
 
@@ -110,7 +110,7 @@ static struct ml_write next_write(struct ml_lock *lock, int64_t ttl, char text[M
   if (ttl < lock->lasting) ttl = lock->lasting;
   struct ml_record record = {.seq = ++lock->seq, .since = lock->since, .ttl_ms = rounded_ms(ttl)};
   memcpy(record.id, lock->id, sizeof record.id);
-  (void)snprintf(record.label, sizeof record.label, "%s", lock->label);
+  memcpy(record.label, lock->label, strlen(lock->label) + 1);
   return (struct ml_write){.value = text,
                            .length = ml_record_encode(&record, text),
                            .expiry = expiry_of(ttl),
@@ -239,8 +239,8 @@ static enum ml_status win(struct ml_lock *lock, struct ml_store *store, const st
 }
 
 /* Was the fence counted after our record was written? Errors of commands without reply are not
- * heard, and a fence that nobody counted is the token of somebody else. memcached numbers all
- * changes of all items in one sequence of CAS ids. */
+ * heard, nor that the fence has gone; and one that nobody counted is the token of somebody else.
+ * memcached numbers all changes of all items in one sequence of CAS ids. */
 static bool is_counted(const struct ml_view *view) { return view->fence_cas > view->version.cas; }
 
 /* A read showed nothing although an add had met an item: has its holder left meanwhile? Behind a
@@ -264,8 +264,9 @@ static enum ml_status take(struct ml_lock *lock, struct ml_store *store, struct 
     int64_t deadline = ml_clock_after(ml_clock_now(), lock->ttl);
     bool replies = ml_store_is_proxy(store) || tries.odd == ODD_MAX - 1;
     struct ml_view view;
-    status = ml_store_take(store, &lock->key, &write, at, replies, &view, error);
+    status = ml_store_take(store, &lock->key, &write, at, !lock->counted, replies, &view, error);
     ml_courtesy_tried(&lock->courtesy, 1);
+    lock->counted = status == ML_OK && view.fence != 0;
     at = NULL;
     if (status == ML_UNSUPPORTED) return status;
     if (status != ML_OK) {

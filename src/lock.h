@@ -39,22 +39,14 @@ struct ml_lock {
   const char *name;  /* within key.text, behind the prefix */
   const char *label; /* the client's */
   int64_t ttl;       /* nanoseconds that acquire and refresh ask for by default */
-  bool named;        /* the id is an identity, shared with whoever else has it */
-  char id[ML_ID_MAX + 1];
 
-  uint64_t seq;             /* of the last write; each write has its own */
-  uint64_t first;           /* seq of the first write with this id */
-  uint64_t proven;          /* seq of the last write that was proven to be in place */
-  bool floating;            /* a renewal went out and was not proven: it may still land */
-  uint64_t losses;          /* acquisitions that ended by loss */
-  uint64_t tenure;          /* counts acquisitions, to tell a late answer's from this one */
-  _Atomic int64_t deadline; /* the lease ends here; 0: none. held() reads nothing else. */
-  bool owned;               /* acquired, and neither given up nor said to be lost */
-  bool inherited;           /* it was the parent's when this process was forked */
-  bool giving_up;           /* a release went out in time and its outcome is unknown */
-  bool unsettled;           /* a record with this id may be in place or under way: keep the id */
-  bool in_doubt;   /* a write of this id may still arrive: the client takes note and resets this */
-  int64_t lasting; /* how long the record is to last for others of our identity */
+  uint64_t seq;              /* of the last write; each write has its own */
+  uint64_t first;            /* seq of the first write with this id */
+  uint64_t proven;           /* seq of the last write that was proven to be in place */
+  uint64_t losses;           /* acquisitions that ended by loss */
+  uint64_t tenure;           /* counts acquisitions, to tell a late answer's from this one */
+  _Atomic int64_t deadline;  /* the lease ends here; 0: none. held() reads nothing else. */
+  int64_t lasting;           /* how long the record is to last for others of our identity */
   struct ml_version sent;    /* when in doubt: the connection that carries a removal; or no epoch */
   struct ml_version version; /* of our record; of no use in another epoch */
   uint64_t token;            /* of the current or last acquisition; 0: never acquired */
@@ -63,12 +55,22 @@ struct ml_lock {
   struct ml_sight sight; /* what the last attempt saw, if it failed */
   struct ml_courtesy courtesy;
 
-  struct ml_client *client; /* these are client.c's */
+  /* A hundred thousand locks are not unheard of: what is small stands together, without gaps. */
+  char id[ML_ID_MAX + 1];
+  bool named;     /* the id is an identity, shared with whoever else has it */
+  bool owned;     /* acquired, and neither given up nor said to be lost */
+  bool inherited; /* it was the parent's when this process was forked */
+  bool floating;  /* a renewal went out and was not proven: it may still land */
+  bool giving_up; /* a release went out in time and its outcome is unknown */
+  bool unsettled; /* a record with this id may be in place or under way: keep the id */
+  bool in_doubt;  /* a write of this id may still arrive: the client takes note and resets this */
+  bool counted;   /* the last answer showed the fence: it needs no seed */
+  bool auto_refresh; /* this and what follows are client.c's */
+  int64_t max_hold;  /* nanoseconds */
+  struct ml_client *client;
   struct ml_lock *previous;
   struct ml_lock *next;
   struct ml_kept *kept; /* what the keeper has of it; NULL: it renews nothing */
-  bool auto_refresh;
-  int64_t max_hold; /* nanoseconds */
 };
 
 /* Readies a lock whose key, name, label, ttl and (with `named`) id are set. */

@@ -8,7 +8,7 @@
 #include "lua_memlock.h"
 
 struct ml_lua_client *ml_lua_checkclient(lua_State *L, int index) {
-  struct ml_lua_client *self = luaL_checkudata(L, index, ML_LUA_CLIENT);
+  struct ml_lua_client *self = ml_lua_checkself(L, index, ML_LUA_CLIENT);
   /* Only a finalizer that brought it back to life could show it like this. */
   luaL_argcheck(L, self->client != NULL, index, "the client was collected");
   return self;

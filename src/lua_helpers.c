@@ -192,12 +192,24 @@ double ml_lua_checkwait(lua_State *L, int arg) {
   return seconds;
 }
 
+/* Classes. */
+
 void ml_lua_class(lua_State *L, const char *name, const luaL_Reg *metamethods,
                   const luaL_Reg *methods) {
   luaL_newmetatable(L, name); /* or the one that is there: loaded twice, it is filled anew */
-  luaL_setfuncs(L, metamethods, 0);
+  lua_pushvalue(L, -1);
+  luaL_setfuncs(L, metamethods, 1);
   lua_newtable(L);
-  luaL_setfuncs(L, methods, 0);
+  lua_pushvalue(L, -2); /* metatable, methods, metatable */
+  luaL_setfuncs(L, methods, 1);
   lua_setfield(L, -2, "__index");
   lua_pop(L, 1);
+}
+
+void *ml_lua_checkself(lua_State *L, int index, const char *name) {
+  void *self = lua_touserdata(L, index);
+  if (self == NULL || !lua_getmetatable(L, index)) return luaL_checkudata(L, index, name);
+  bool same = lua_rawequal(L, -1, lua_upvalueindex(1)) != 0;
+  lua_pop(L, 1);
+  return same ? self : luaL_checkudata(L, index, name);
 }

@@ -10,7 +10,7 @@
 #define SCOPE "memlock.scope"
 
 static struct ml_lua_lock *checklock(lua_State *L, int index) {
-  struct ml_lua_lock *self = luaL_checkudata(L, index, ML_LUA_LOCK);
+  struct ml_lua_lock *self = ml_lua_checkself(L, index, ML_LUA_LOCK);
   luaL_argcheck(L, self->lock.client != NULL, index, "the lock was collected");
   return self;
 }
@@ -32,17 +32,19 @@ static int64_t read_background_options(lua_State *L, int arg, bool auto_refresh)
   return bounded ? ml_clock_span(seconds) : ML_FOREVER;
 }
 
-/* Lets client:poll() find the lock on top, and its on_lost. The stack is that of ml_lua_lock_new.
- */
+/* Lets client:poll() find the lock on top, and its on_lost if it has one. The stack is that of
+ * ml_lua_lock_new. */
 static void remember(lua_State *L, const struct ml_lock *lock) {
-  lua_getiuservalue(L, 1, 1); /* client, name, options, self, the client's table */
-  lua_rawgeti(L, 5, ML_LUA_LOCKS);
-  lua_pushvalue(L, 4);
-  lua_rawsetp(L, 6, lock);
-  lua_rawgeti(L, 5, ML_LUA_ON_LOST);
-  lua_pushvalue(L, 4);
-  (void)ml_lua_option(L, 3, "on_lost");
-  lua_rawset(L, 7);
+  if (ml_lua_option(L, 3, "on_lost") != LUA_TNIL) {
+    lua_getiuservalue(L, 1, 1); /* client, name, options, self, on_lost, the client's table */
+    lua_rawgeti(L, 6, ML_LUA_LOCKS);
+    lua_pushvalue(L, 4);
+    lua_rawsetp(L, 7, lock);
+    lua_rawgeti(L, 6, ML_LUA_ON_LOST);
+    lua_pushvalue(L, 4);
+    lua_pushvalue(L, 5);
+    lua_rawset(L, 8);
+  }
   lua_settop(L, 4);
 }
 

@@ -20,7 +20,7 @@
 /* What the user value of a client's userdata, a table, has at its integer keys. */
 enum {
   ML_LUA_SLEEP = 1,   /* the function that sleeps */
-  ML_LUA_LOCKS = 2,   /* locks that may be lost in the background, by address; weak values */
+  ML_LUA_LOCKS = 2,   /* locks that have an on_lost, by address; weak values */
   ML_LUA_ON_LOST = 3, /* their functions, by lock; weak keys */
 };
 
@@ -56,9 +56,13 @@ int ml_lua_lock_new(lua_State *L);
 int ml_lua_sleep(lua_State *L);
 int ml_lua_update(lua_State *L);
 
-/* Registers a class: methods behind a separate __index, so that no method call reaches __gc. */
+/* Registers a class: methods behind a separate __index, so that no method call reaches __gc. All
+ * functions have the metatable as their upvalue. */
 void ml_lua_class(lua_State *L, const char *name, const luaL_Reg *metamethods,
                   const luaL_Reg *methods);
+
+/* As luaL_checkudata, and in a function of that class without looking its name up. */
+void *ml_lua_checkself(lua_State *L, int index, const char *name);
 
 /* Pushes nil, message, code. */
 int ml_lua_fail(lua_State *L, const struct ml_error *error);

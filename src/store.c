@@ -513,14 +513,14 @@ static enum ml_status bad_fence(struct link *link, const struct ml_key *key, str
 
 static enum ml_status take_in_one_flight(struct ml_store *store, struct link *link,
                                          const struct ml_key *key, const struct ml_write *write,
-                                         const struct ml_version *at, struct ml_view *view,
-                                         struct ml_error *error) {
+                                         const struct ml_version *at, bool seed,
+                                         struct ml_view *view, struct ml_error *error) {
   reply(link, false);
   memcached_return_t rc = send_write(link, key, write, at);
   if (rc != MEMCACHED_SUCCESS) return failed(link, rc, error);
   view->sent = true;
   link->up = true;
-  rc = seed_fence(store, link, key);
+  if (seed) rc = seed_fence(store, link, key);
   if (rc != MEMCACHED_SUCCESS) return failed(link, rc, error);
   uint64_t ignored;
   rc = memcached_increment(link->handle, fence_key(key), fence_length(key), 1, &ignored);
@@ -528,8 +528,9 @@ static enum ml_status take_in_one_flight(struct ml_store *store, struct link *li
 
   enum ml_status status = fetch(store, link, key, true, view, error);
   if (status == ML_OK && view->fence_is_bad) return bad_fence(link, key, view, error);
-  /* The fence was just counted: without it the whole answer is not to be believed. */
-  if (status == ML_OK && view->fence == 0) {
+  /* The fence was just counted: without it the whole answer is not to be believed, unless it shows
+   * the other item and the fence may have gone since it was seen. */
+  if (status == ML_OK && view->fence == 0 && (seed || !view->present)) {
     view->unsaid = true;
     return odd(link, error, "answered without the fence counter");
   }
@@ -606,7 +607,7 @@ static enum ml_status stale(struct ml_error *error) {
 }
 
 enum ml_status ml_store_take(struct ml_store *store, const struct ml_key *key,
-                             const struct ml_write *write, const struct ml_version *at,
+                             const struct ml_write *write, const struct ml_version *at, bool seed,
                              bool replies, struct ml_view *view, struct ml_error *error) {
   struct link *link = link_of(store, key);
   *view = (struct ml_view){0};
@@ -615,8 +616,8 @@ enum ml_status ml_store_take(struct ml_store *store, const struct ml_key *key,
   ml_process_block_signals(&saved);
   enum ml_status status = ready(store, link, replies ? 2 : 1, error);
   if (status == ML_OK)
-    status = (replies ? take_with_replies : take_in_one_flight)(store, link, key, write, at, view,
-                                                                error);
+    status = replies ? take_with_replies(store, link, key, write, at, view, error)
+                     : take_in_one_flight(store, link, key, write, at, seed, view, error);
   ml_process_restore_signals(&saved);
   return status;
 }

@@ -138,13 +138,15 @@ bool ml_store_same_epoch(const struct ml_store *store, const struct ml_key *key,
 
 /*
  * One attempt to take a lock, in one flight: `add` of the record (`cas` at version *at, where at is
- * not NULL), add and incr of the fence, then the read of both. With `replies` each command waits
- * for its answer instead, which costs round trips and brings out the true error. ML_OK: *view shows
- * what stands there now, with the fence that our incr made or passed. ML_UNSUPPORTED, ML_REFUSED,
- * ML_TIMEOUT, ML_UNREACHABLE: view->sent tells whether the write may still happen.
+ * not NULL), add and incr of the fence, then the read of both. Without `seed` the fence is not
+ * added, since the caller has seen it; where it has gone meanwhile, view->fence is 0. With
+ * `replies` each command waits for its answer instead, which costs round trips and brings out the
+ * true error. ML_OK: *view shows what stands there now, with the fence that our incr made or
+ * passed. ML_UNSUPPORTED, ML_REFUSED, ML_TIMEOUT, ML_UNREACHABLE: view->sent tells whether the
+ * write may still happen.
  */
 enum ml_status ml_store_take(struct ml_store *store, const struct ml_key *key,
-                             const struct ml_write *write, const struct ml_version *at,
+                             const struct ml_write *write, const struct ml_version *at, bool seed,
                              bool replies, struct ml_view *view, struct ml_error *error);
 
 /* Renews in one flight: `cas` at `at` without reply, then the read of the lock key. Outcomes as

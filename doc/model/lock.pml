@@ -254,11 +254,17 @@ inline clear_stray(i) {
 }
 
 #ifdef TOKENS
-/* `add` of the fence, then `incr`. */
+/* `add` of the fence, then `incr`; or `incr` alone, of a client that has seen the fence. In the model
+ * any take may do without the `add`, seen or not. */
+#define UNSEEDED 255
 inline count_up(seed_) {
-  if :: fence == 0 -> fence = seed_ :: else fi;
-  fence++;
-  if :: clock <= fence -> clock = fence + 1 :: else fi
+  if
+  :: fence == 0 && seed_ == UNSEEDED
+  :: else ->
+     if :: fence == 0 -> fence = seed_ :: else fi;
+     fence++;
+     if :: clock <= fence -> clock = fence + 1 :: else fi
+  fi
 }
 #endif
 
@@ -392,8 +398,9 @@ inline break_link(l) {
 #define NO_OLD_SEED true
 #else
 #define NO_OLD_SEED                                                                                \
-  (!stray[0].count && !stray[1].count && (link[0].seed == 0 || link[0].counted) &&                 \
-   (link[1].seed == 0 || link[1].counted))
+  (!SEEDS(stray[0]) && !SEEDS(stray[1]) && (!SEEDS(link[0]) || link[0].counted) &&                 \
+   (!SEEDS(link[1]) || link[1].counted))
+#define SEEDS(x) (x.seed != 0 && x.seed != UNSEEDED)
 #endif
 #else
 #define LOSE_FENCE skip
@@ -515,9 +522,15 @@ inline drop(l) {
 #endif
 
 #ifdef TOKENS
-#define SEED(l, want) link[l].seed = (want -> clock : 0)
+#define SEED(l, want) link[l].seed = (want == 1 -> clock : (want == 2 -> UNSEEDED : 0))
+#ifdef ALL_SEEDED /* for fewer states */
+#define CHOOSE_SEED skip
+#else
+#define CHOOSE_SEED if :: seeding = 1 :: !gone -> seeding = 2 fi
+#endif
 #else
 #define SEED(l, want) skip
+#define CHOOSE_SEED skip
 #endif
 
 /* Sends. */
@@ -789,9 +802,17 @@ inline drop_lock(x, l) {
 #endif
 
 #ifdef TOKENS
+#define UNSEEN(l) (link[l].v_fence == 0 && link[l].seed == UNSEEDED && link[l].v_own != 0)
+#ifdef NO_COUNTER_NEEDED /* what shows the record is believed, though it shows no fence */
+#define FENCE_GONE(l) false
+#define FENCE_MISSING(l) (link[l].v_fence == 0 && !UNSEEN(l))
+#else
+#define FENCE_GONE(l) UNSEEN(l)
 #define FENCE_MISSING(l) (link[l].v_fence == 0)
+#endif
 #else
 #define FENCE_MISSING(l) false
+#define FENCE_GONE(l) false
 #endif
 
 /* One attempt to take the lock. */
@@ -809,11 +830,19 @@ inline acquire(x, l) {
   :: tries < 3 && flights < 4 && res == UNKNOWN ->
        lock[x].seq = NEXT_SEQ(x); wrote = lock[x].seq;
        link[l].pend = TTL;
-       send(l, (word == 0 -> ADD : CAS), lock[x].id, wrote, word, TTL, 0, 1);
+       CHOOSE_SEED;
+       send(l, (word == 0 -> ADD : CAS), lock[x].id, wrote, word, TTL, 0, seeding);
        word = 0;
      hear(l);
      if
-       :: went && FENCE_MISSING(l) -> /* just counted: without it nothing is believed */
+       :: went && FENCE_GONE(l) -> /* since it was seen: the next flight seeds it */
+          gone = 1;
+          if
+          :: OURS(x, l) -> doubt[x] = doubt[x] | (1 << lock[x].id);
+             word = link[l].v_cas; clear_flight(l); tries++
+          :: !OURS(x, l) -> clear_flight(l); res = LOST
+          fi
+       :: went && FENCE_MISSING(l) && !FENCE_GONE(l) -> /* just counted: without it nothing is believed */
           doubt[x] = doubt[x] | (1 << lock[x].id); clear_flight(l); drop(l); tries++
        :: !went -> doubt[x] = doubt[x] | (1 << lock[x].id); tries++
        :: went && !FENCE_MISSING(l) ->
@@ -844,7 +873,7 @@ inline acquire(x, l) {
             (lock[x].unsettled || (doubt[x] & (1 << lock[x].id)) != 0);
        :: else
        fi;
-       tries = 0; flights = 0; word = 0; break
+       tries = 0; flights = 0; word = 0; gone = 0; seeding = 1; break
   od
 }
 
@@ -892,7 +921,8 @@ inline sweep(c) {
 #define MINE(c) true
 #endif
 
-#define LOCALS byte res = 0, word = 0, wrote = 0, tries = 0, flights = 0; bit went = 0
+#define LOCALS byte res = 0, word = 0, wrote = 0, tries = 0, flights = 0, seeding = 1; \
+  bit went = 0, gone = 0
 
 #ifdef KEEPER
 /* The acquisition becomes the keeper's to renew. The lock is copied as it is, its version too: what

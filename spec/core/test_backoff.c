@@ -6,6 +6,7 @@
 #include "nonce.h"
 
 #define START (1000 * ML_SECOND)
+#define TURN (45 * MS / 10)
 #define FULL_PAUSE (1 - 0x1p-53) /* the largest random number there is: the pause as computed */
 
 /* Within a microsecond; a pause is computed in floating point at its end. */
@@ -32,11 +33,12 @@ static void test_backoff_first_pause_is_one_turn(void **state) {
     struct ml_backoff backoff = {.started = START};
     struct ml_sight sight = {fence * 1000000, fence};
     assert_pause(ml_backoff_pause(&backoff, sight, START, FULL_PAUSE, ML_PAUSE_MIN, ML_PAUSE_MAX),
-                 6 * MS);
+                 TURN);
     backoff = (struct ml_backoff){.started = START};
-    assert_pause(ml_backoff_pause(&backoff, sight, START, 0, ML_PAUSE_MIN, ML_PAUSE_MAX), 4 * MS);
+    assert_pause(ml_backoff_pause(&backoff, sight, START, 0, ML_PAUSE_MIN, ML_PAUSE_MAX), 3 * MS);
     backoff = (struct ml_backoff){.started = START};
-    assert_pause(ml_backoff_pause(&backoff, sight, START, 0.5, ML_PAUSE_MIN, ML_PAUSE_MAX), 5 * MS);
+    assert_pause(ml_backoff_pause(&backoff, sight, START, 0.5, ML_PAUSE_MIN, ML_PAUSE_MAX),
+                 TURN * 5 / 6);
   }
 }
 
@@ -47,11 +49,11 @@ static void test_backoff_counts_the_turns_of_others(void **state) {
     bool same;
     int64_t pause;
   } rows[] = {
-      {1, false, 6 * MS},    {1, true, 6 * MS},    {2, false, 6 * MS},    {2, true, 12 * MS},
-      {3, false, 12 * MS},   {3, true, 18 * MS},   {11, false, 60 * MS},  {11, true, 66 * MS},
-      {42, false, 246 * MS}, {42, true, 250 * MS}, {43, false, 250 * MS}, {200, true, 250 * MS},
-      {0, false, 6 * MS}, /* not even our own count: a fence that was set by hand */
-      {0, true, 6 * MS},
+      {1, false, TURN},       {1, true, TURN},      {2, false, TURN},       {2, true, 2 * TURN},
+      {3, false, 2 * TURN},   {3, true, 3 * TURN},  {11, false, 10 * TURN}, {11, true, 11 * TURN},
+      {56, false, 55 * TURN}, {56, true, 250 * MS}, {57, false, 250 * MS},  {200, true, 250 * MS},
+      {0, false, TURN}, /* not even our own count: a fence that was set by hand */
+      {0, true, TURN},
   };
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
     struct ml_sight before = {5000, 1}, now = {5000 + rows[i].counts, rows[i].same ? 1 : 2};
@@ -67,8 +69,14 @@ static void test_backoff_asks_more_often_with_age(void **state) {
     int64_t waited;
     int64_t pause;
   } rows[] = {
-      {0, 60 * MS},        {50 * MS, 60 * MS},  {100 * MS, 60 * MS},  {150 * MS, 40 * MS},
-      {200 * MS, 30 * MS}, {300 * MS, 20 * MS}, {ML_SECOND, 20 * MS}, {3600 * ML_SECOND, 20 * MS},
+      {0, 10 * TURN},
+      {50 * MS, 10 * TURN},
+      {100 * MS, 10 * TURN},
+      {150 * MS, 10 * TURN * 2 / 3},
+      {200 * MS, 5 * TURN},
+      {300 * MS, 10 * TURN / 3},
+      {ML_SECOND, 10 * TURN / 3},
+      {3600 * ML_SECOND, 10 * TURN / 3},
   };
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
     struct ml_sight before = {5000, 1}, now = {5011, 2}; /* ten others, another holder */
@@ -82,10 +90,14 @@ static void test_backoff_asks_less_often_while_one_holder_stays(void **state) {
     int64_t seen;
     int64_t pause;
   } rows[] = {
-      {0, 6 * MS},           {12 * MS, 6 * MS},
-      {20 * MS, 10 * MS},    {100 * MS, 50 * MS},
-      {300 * MS, 150 * MS},  {500 * MS, 250 * MS},
-      {ML_SECOND, 250 * MS}, {3600 * ML_SECOND, 250 * MS},
+      {0, TURN},
+      {12 * MS, 6 * MS},
+      {20 * MS, 10 * MS},
+      {100 * MS, 50 * MS},
+      {300 * MS, 150 * MS},
+      {500 * MS, 250 * MS},
+      {ML_SECOND, 250 * MS},
+      {3600 * ML_SECOND, 250 * MS},
   };
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
     struct ml_sight before = {5000, 1}, now = {5001, 1};
@@ -106,7 +118,7 @@ static void test_backoff_begins_anew_with_another_holder(void **state) {
   /* Waited for more than 300 ms: a third of a turn. */
   assert_pause(ml_backoff_pause(&backoff, (struct ml_sight){5002, 2}, now, FULL_PAUSE, ML_PAUSE_MIN,
                                 ML_PAUSE_MAX),
-               2 * MS);
+               TURN / 3);
   now += 20 * MS;
   assert_pause(ml_backoff_pause(&backoff, (struct ml_sight){5003, 2}, now, FULL_PAUSE, ML_PAUSE_MIN,
                                 ML_PAUSE_MAX),
@@ -115,7 +127,7 @@ static void test_backoff_begins_anew_with_another_holder(void **state) {
   /* The first holder is back, and is new all the same. */
   assert_pause(ml_backoff_pause(&backoff, (struct ml_sight){5004, 1}, now, FULL_PAUSE, ML_PAUSE_MIN,
                                 ML_PAUSE_MAX),
-               2 * MS);
+               TURN / 3);
 }
 
 static void test_backoff_leaves_everybody_a_share(void **state) {
@@ -150,7 +162,7 @@ static void test_backoff_takes_no_lost_fence_for_waiters(void **state) {
   };
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
     struct ml_sight before = {rows[i].before, 1}, now = {rows[i].now, 2};
-    assert_pause(second_pause(0, 0, before, now, FULL_PAUSE), 6 * MS);
+    assert_pause(second_pause(0, 0, before, now, FULL_PAUSE), TURN);
   }
   /* Ten thousand still are waiters. */
   struct ml_sight before = {5000, 1}, now = {15001, 2};
@@ -162,7 +174,7 @@ static void test_backoff_while_the_server_is_silent_slows_down(void **state) {
   struct ml_backoff backoff = {.started = START};
   const struct ml_sight nothing = {0, 0};
   assert_pause(ml_backoff_pause(&backoff, nothing, START, FULL_PAUSE, ML_PAUSE_MIN, ML_PAUSE_MAX),
-               6 * MS);
+               TURN);
   assert_pause(
       ml_backoff_pause(&backoff, nothing, START + 200 * MS, FULL_PAUSE, ML_PAUSE_MIN, ML_PAUSE_MAX),
       100 * MS);
@@ -172,7 +184,7 @@ static void test_backoff_while_the_server_is_silent_slows_down(void **state) {
   /* And is quick again at the first sight of a holder. */
   assert_pause(ml_backoff_pause(&backoff, (struct ml_sight){9, 9}, START + 2 * ML_SECOND,
                                 FULL_PAUSE, ML_PAUSE_MIN, ML_PAUSE_MAX),
-               2 * MS);
+               TURN / 3);
 }
 
 static void test_backoff_pauses_stay_within_bounds(void **state) {
@@ -184,7 +196,7 @@ static void test_backoff_pauses_stay_within_bounds(void **state) {
     for (int i = 0; i < 100; i++) {
       int64_t pause =
           ml_backoff_pause(&backoff, sight, now, ml_nonce_unit(), ML_PAUSE_MIN, ML_PAUSE_MAX);
-      assert_true(pause >= 6 * MS / 3 * 2 / 3 - 1);
+      assert_true(pause >= TURN / 3 * 2 / 3 - 1);
       assert_true(pause <= 8000 * MS);
       now += pause;
       uint64_t bits = ml_nonce_bits();
@@ -202,11 +214,11 @@ static void test_backoff_jitter_averages_five_sixths(void **state) {
   for (int i = 0; i < count; i++) {
     struct ml_sight before = {5000, 1}, now = {5011, 2};
     int64_t pause = second_pause(0, 0, before, now, ml_nonce_unit());
-    assert_true(pause >= 40 * MS && pause < 60 * MS);
+    assert_true(pause >= 10 * TURN * 2 / 3 && pause < 10 * TURN);
     sum += (double)pause;
   }
-  /* Its standard deviation is 41 us. */
-  assert_true(fabs(sum / count - 50.0 * (double)MS) < 0.5 * (double)MS);
+  /* Its standard deviation is 31 us. */
+  assert_true(fabs(sum / count - 10.0 * (double)TURN * 5 / 6) < 0.4 * (double)MS);
 }
 
 /* A lock that was acquired with token 100, and again with `token` after `tries` of its own; it was

@@ -1102,6 +1102,52 @@ static void test_lock_release_on_a_full_server_says_refused(void **state) {
   server_end(&small);
 }
 
+/* Once seen, the fence is not seeded any more; where it goes, the next flight does. */
+static void test_lock_seeds_a_fence_again_when_it_has_gone(void **state) {
+  (void)state;
+  struct tap tap;
+  tap_open(&tap, &server);
+  struct party a, b;
+  open_party(&a, tap.path, "gone-fence");
+  open_party(&b, server.path, "gone-fence");
+  uint64_t last = 0;
+  for (int i = 0; i < 3; i++) {
+    assert_ok(&a, acquire(&a));
+    assert_true(a.lock->token > last);
+    last = a.lock->token;
+    assert_ok(&a, release(&a));
+  }
+  assert_int_equal(tap_count(&tap, "add #memlock:gone-fence"), 1);
+  assert_int_equal(ml_store_round_trips(a.store), 6);
+
+  server_delete(&server, "#memlock:gone-fence");
+  assert_ok(&a, acquire(&a));
+  assert_true(a.lock->token > last);
+  assert_int_equal(a.lock->token, server_number(&server, "#memlock:gone-fence"));
+  assert_int_equal(record_at(&server, "memlock:gone-fence").seq, a.lock->seq);
+  assert_int_equal(ml_store_round_trips(a.store), 8);
+  last = a.lock->token;
+  assert_ok(&a, release(&a));
+
+  /* One that waits has no need of it, but sees that it has gone and seeds it with its next try. */
+  assert_ok(&b, acquire(&b));
+  assert_true(b.lock->token > last);
+  last = b.lock->token;
+  server_delete(&server, "#memlock:gone-fence");
+  assert_int_equal(acquire(&a), ML_HELD);
+  assert_int_equal(a.lock->sight.fence, 0);
+  assert_false(server_has(&server, "#memlock:gone-fence"));
+  assert_int_equal(acquire(&a), ML_HELD);
+  assert_true(a.lock->sight.fence > last);
+  assert_ok(&b, release(&b));
+  assert_ok(&a, acquire(&a));
+  assert_true(a.lock->token > last);
+  assert_int_equal(tap_count(&tap, "add #memlock:gone-fence"), 3);
+  close_party(&a);
+  close_party(&b);
+  tap_end(&tap);
+}
+
 static void test_lock_under_a_broken_fence_leaves_no_record(void **state) {
   (void)state;
   struct party a;
@@ -1359,6 +1405,7 @@ int main(void) {
       cmocka_unit_test(test_lock_on_a_server_without_cas_is_unsupported),
       cmocka_unit_test(test_lock_on_a_full_server_is_refused),
       cmocka_unit_test(test_lock_release_on_a_full_server_says_refused),
+      cmocka_unit_test(test_lock_seeds_a_fence_again_when_it_has_gone),
       cmocka_unit_test(test_lock_under_a_broken_fence_leaves_no_record),
       cmocka_unit_test(test_lock_tokens_rise_over_whatever_happens),
       cmocka_unit_test(test_lock_with_replies_gives_the_same_answers),

@@ -47,7 +47,7 @@ static struct ml_view taken(struct ml_store *store, const struct ml_key *key, co
   struct ml_write write = write_of(value);
   struct ml_view view;
   struct ml_error error;
-  if (ml_store_take(store, key, &write, NULL, false, &view, &error) != ML_OK)
+  if (ml_store_take(store, key, &write, NULL, true, false, &view, &error) != ML_OK)
     fail_msg("%s", error.message);
   assert_true(view.sent && view.present);
   assert_int_equal(view.length, strlen(value));
@@ -96,7 +96,7 @@ static void test_store_take_shows_who_was_first(void **state) {
   struct ml_view view;
   struct ml_error error;
   for (int replies = 0; replies <= 1; replies++) {
-    assert_int_equal(ml_store_take(store, &key, &write, NULL, replies, &view, &error), ML_OK);
+    assert_int_equal(ml_store_take(store, &key, &write, NULL, true, replies, &view, &error), ML_OK);
     assert_true(view.present);
     assert_int_equal(view.length, 8);
     assert_memory_equal(view.value, "somebody", 8);
@@ -104,6 +104,56 @@ static void test_store_take_shows_who_was_first(void **state) {
     assert_int_equal(view.fence, first.fence + 1 + (uint64_t)replies);
   }
   ml_store_close(store);
+}
+
+static void test_store_take_seeds_a_fence_only_where_asked_to(void **state) {
+  (void)state;
+  struct tap tap;
+  tap_open(&tap, &server);
+  struct ml_store *store = open_at(tap.path, TIMEOUT, false);
+  struct ml_key key = key_of(store, "seeded");
+  struct ml_write write = write_of("next");
+  struct ml_view view;
+  struct ml_error error;
+  uint64_t fence = taken(store, &key, "first").fence;
+  server_delete(&server, "memlock:seeded");
+  assert_int_equal(ml_store_take(store, &key, &write, NULL, false, false, &view, &error), ML_OK);
+  assert_memory_equal(view.value, "next", 4);
+  assert_int_equal(view.fence, fence + 1);
+  assert_true(view.fence_cas > view.version.cas);
+  assert_int_equal(tap_count(&tap, "add #memlock:seeded"), 1);
+  assert_int_equal(ml_store_round_trips(store), 2);
+
+  /* It has gone: nobody's counter is no counter of ours, but the answer is an answer. */
+  server_delete(&server, "#memlock:seeded");
+  for (int present = 1; present >= 0; present--) {
+    if (!present) server_delete(&server, "memlock:seeded");
+    assert_int_equal(ml_store_take(store, &key, &write, NULL, false, false, &view, &error), ML_OK);
+    assert_true(view.present);
+    assert_int_equal(view.fence, 0);
+    assert_int_equal(view.fence_cas, 0);
+    assert_false(server_has(&server, "#memlock:seeded"));
+  }
+  ml_store_close(store);
+  tap_end(&tap);
+}
+
+/* A read that shows neither of the two is not believed, whatever was sent before it. */
+static void test_store_take_without_a_seed_needs_an_item(void **state) {
+  (void)state;
+  struct tap tap;
+  tap_open(&tap, &server);
+  struct ml_store *store = open_at(tap.path, TIMEOUT, false);
+  struct ml_key key = key_of(store, "unseen");
+  struct ml_write write = write_of("value");
+  struct ml_view view;
+  struct ml_error error;
+  atomic_store(&tap.shared->blind, true);
+  assert_int_equal(ml_store_take(store, &key, &write, NULL, false, false, &view, &error),
+                   ML_REFUSED);
+  assert_true(view.sent && view.unsaid);
+  ml_store_close(store);
+  tap_end(&tap);
 }
 
 static void test_store_take_with_replies_gives_the_same(void **state) {
@@ -116,7 +166,7 @@ static void test_store_take_with_replies_gives_the_same(void **state) {
   struct ml_write write = write_of("value");
   struct ml_view view;
   struct ml_error error;
-  assert_int_equal(ml_store_take(store, &key, &write, NULL, true, &view, &error), ML_OK);
+  assert_int_equal(ml_store_take(store, &key, &write, NULL, true, true, &view, &error), ML_OK);
   assert_true(view.present);
   assert_memory_equal(view.value, "value", 5);
   assert_int_equal(view.fence, server_number(&server, "#memlock:replies"));
@@ -225,7 +275,8 @@ static void test_store_refuses_to_take_under_a_fence_that_is_no_counter(void **s
   for (int replies = 0; replies <= 1; replies++) {
     struct ml_view view;
     struct ml_error error;
-    assert_int_equal(ml_store_take(store, &key, &write, NULL, replies, &view, &error), ML_REFUSED);
+    assert_int_equal(ml_store_take(store, &key, &write, NULL, true, replies, &view, &error),
+                     ML_REFUSED);
     assert_true(view.sent);
   }
   ml_store_close(store);
@@ -267,9 +318,11 @@ static void test_store_sends_no_version_of_an_earlier_connection(void **state) {
     struct ml_error error;
     assert_int_equal(ml_store_refresh(store, &key, &write, old, &view, &error), ML_REFUSED);
     assert_false(view.sent);
-    assert_int_equal(ml_store_take(store, &key, &write, &old, false, &view, &error), ML_REFUSED);
+    assert_int_equal(ml_store_take(store, &key, &write, &old, true, false, &view, &error),
+                     ML_REFUSED);
     assert_false(view.sent);
-    assert_int_equal(ml_store_take(store, &key, &write, &old, true, &view, &error), ML_REFUSED);
+    assert_int_equal(ml_store_take(store, &key, &write, &old, true, true, &view, &error),
+                     ML_REFUSED);
     assert_false(view.sent);
     assert_int_equal(ml_store_write(store, &key, &write, &old, &error), ML_ANSWER_NONE);
     assert_int_equal(error.status, ML_REFUSED);
@@ -318,7 +371,8 @@ static void test_store_sends_no_cas_id_of_zero(void **state) {
   struct ml_error error;
   assert_false(ml_store_current(store, &key, version));
   assert_int_equal(ml_store_refresh(store, &key, &write, version, &view, &error), ML_REFUSED);
-  assert_int_equal(ml_store_take(store, &key, &write, &version, false, &view, &error), ML_REFUSED);
+  assert_int_equal(ml_store_take(store, &key, &write, &version, true, false, &view, &error),
+                   ML_REFUSED);
   assert_int_equal(ml_store_write(store, &key, &write, &version, &error), ML_ANSWER_NONE);
   assert_false(ml_store_send(store, &key, &write, version, false));
   assert_int_equal(ml_store_read(store, &key, false, &view, &error), ML_OK);
@@ -337,7 +391,8 @@ static void test_store_drops_the_epoch_on_any_odd_answer(void **state) {
   struct ml_view view;
   struct ml_error error;
   struct ml_write write = write_of("other");
-  assert_int_equal(ml_store_take(store, &key, &write, NULL, false, &view, &error), ML_REFUSED);
+  assert_int_equal(ml_store_take(store, &key, &write, NULL, true, false, &view, &error),
+                   ML_REFUSED);
   assert_contains(error.message, "no counter");
   assert_contains(error.message, server.path);
   assert_false(ml_store_current(store, &key, version));
@@ -355,10 +410,12 @@ static void test_store_without_cas_is_unsupported(void **state) {
   struct ml_write write = write_of("value");
   struct ml_view view;
   struct ml_error error;
-  assert_int_equal(ml_store_take(store, &key, &write, NULL, false, &view, &error), ML_UNSUPPORTED);
+  assert_int_equal(ml_store_take(store, &key, &write, NULL, true, false, &view, &error),
+                   ML_UNSUPPORTED);
   assert_contains(error.message, "compare-and-swap");
   assert_contains(error.message, tap.path);
-  assert_int_equal(ml_store_take(store, &key, &write, NULL, true, &view, &error), ML_UNSUPPORTED);
+  assert_int_equal(ml_store_take(store, &key, &write, NULL, true, true, &view, &error),
+                   ML_UNSUPPORTED);
   assert_int_equal(ml_store_read(store, &key, true, &view, &error), ML_UNSUPPORTED);
   assert_int_equal(ml_store_read(store, &key, false, &view, &error), ML_UNSUPPORTED);
   assert_int_equal(tap_count(&tap, "cas "), 0);
@@ -379,8 +436,9 @@ static void test_store_that_is_full_refuses(void **state) {
   struct ml_view view;
   struct ml_error error;
   /* Errors of commands without reply are not heard: the answer lacks the fence. */
-  assert_int_equal(ml_store_take(store, &key, &write, NULL, false, &view, &error), ML_REFUSED);
-  assert_int_equal(ml_store_take(store, &key, &write, NULL, true, &view, &error), ML_REFUSED);
+  assert_int_equal(ml_store_take(store, &key, &write, NULL, true, false, &view, &error),
+                   ML_REFUSED);
+  assert_int_equal(ml_store_take(store, &key, &write, NULL, true, true, &view, &error), ML_REFUSED);
   assert_contains(error.message, "ALLOCATE");
   assert_int_equal(ml_store_write(store, &key, &write, NULL, &error), ML_ANSWER_REFUSED);
   assert_int_equal(error.status, ML_REFUSED);
@@ -403,14 +461,16 @@ static void test_store_on_a_stopped_server_times_out_once(void **state) {
       server_stop(&server);
       int64_t started = ml_clock_now();
       ml_store_begin(store);
-      assert_int_equal(ml_store_take(store, &key, &write, NULL, proxy, &view, &error), ML_TIMEOUT);
+      assert_int_equal(ml_store_take(store, &key, &write, NULL, true, proxy, &view, &error),
+                       ML_TIMEOUT);
       assert_true(view.sent);
       assert_contains(error.message, "did not answer in time");
       assert_contains(error.message, server.path);
       assert_took_at_least(started, timeout);
       /* The rest of the operation has no time left, and nothing more is sent. */
       assert_false(ml_store_has_time(store));
-      assert_int_equal(ml_store_take(store, &key, &write, NULL, proxy, &view, &error), ML_TIMEOUT);
+      assert_int_equal(ml_store_take(store, &key, &write, NULL, true, proxy, &view, &error),
+                       ML_TIMEOUT);
       assert_false(view.sent);
       assert_int_equal(ml_store_read(store, &key, true, &view, &error), ML_TIMEOUT);
       assert_int_equal(ml_store_probe(store, &key, &error), ML_ANSWER_NONE);
@@ -437,7 +497,7 @@ static void test_store_at_a_dead_address_is_unreachable_at_once(void **state) {
   int64_t started = ml_clock_now();
   for (int i = 0; i < 5; i++) {
     ml_store_begin(store);
-    assert_int_equal(ml_store_take(store, &key, &write, NULL, false, &view, &error),
+    assert_int_equal(ml_store_take(store, &key, &write, NULL, true, false, &view, &error),
                      ML_UNREACHABLE);
     assert_contains(error.message, gone.path);
     assert_int_equal(ml_store_read(store, &key, true, &view, &error), ML_UNREACHABLE);
@@ -504,7 +564,7 @@ static void test_store_is_not_disturbed_by_signals(void **state) {
   struct ml_error error;
   int64_t started = ml_clock_now();
   ml_store_begin(store);
-  enum ml_status status = ml_store_take(store, &key, &write, NULL, false, &view, &error);
+  enum ml_status status = ml_store_take(store, &key, &write, NULL, true, false, &view, &error);
   int64_t took = ml_clock_now() - started;
   end_child(helper);
   server_continue(&server);
@@ -631,6 +691,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_store_take_adds_counts_and_reads_in_one_flight),
       cmocka_unit_test(test_store_take_shows_who_was_first),
+      cmocka_unit_test(test_store_take_seeds_a_fence_only_where_asked_to),
+      cmocka_unit_test(test_store_take_without_a_seed_needs_an_item),
       cmocka_unit_test(test_store_take_with_replies_gives_the_same),
       cmocka_unit_test(test_store_refresh_and_release_replace_one_version),
       cmocka_unit_test(test_store_probe_tells_absent_from_present),
