@@ -8,7 +8,7 @@ LUA         ?= lua$(LUA_VERSION)
 PREFIX      ?= /usr/local
 INST_LIBDIR ?= $(PREFIX)/lib/lua/$(LUA_VERSION)
 INST_BINDIR ?= $(PREFIX)/bin
-BUILD       ?= build
+BUILD       ?= build$(if $(filter-out 5.4,$(LUA_VERSION)),/lua$(LUA_VERSION))
 
 # Where lua.h is: the first of the usual places. Where libmemcached is: the compiler knows, or say.
 LUA_INCDIR ?= $(firstword $(patsubst %/lua.h,%,$(wildcard $(addsuffix /lua.h, \
@@ -113,7 +113,8 @@ quoted = '$(subst ','\'',$(1))'
 $(BUILD)/flags: FORCE
 	@mkdir -p $(@D)
 	@printf '%s\n' $(call quoted,$(FLAGS)) | cmp -s - $@ || { \
-	  scripts/check-headers $(call quoted,$(COMPILE) $(WITH_LUA)) $(call quoted,$(LINK)) $(@D) && \
+	  scripts/check-headers $(call quoted,$(COMPILE) $(WITH_LUA)) $(call quoted,$(LINK)) $(@D) \
+    '$(LUA_VERSION)' && \
 	  printf '%s\n' $(call quoted,$(FLAGS)) >$@; }
 
 # ---- Tests ------------------------------------------------------------------------------------

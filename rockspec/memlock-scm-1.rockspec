@@ -16,7 +16,7 @@ description = {
   labels = { "memcached", "lock", "distributed" },
 }
 
-dependencies = { "lua >= 5.4, < 5.6" }
+dependencies = { "lua >= 5.3, < 5.6" }
 
 -- libmemcached 1.1.4 or later; the Makefile checks that. When it is not found, set
 -- LIBMEMCACHED_DIR, or LIBMEMCACHED_INCDIR and LIBMEMCACHED_LIBDIR, on the command line.
@@ -28,6 +28,7 @@ build = {
   type = "make",
   variables = { -- the same for building and installing, so that installing rebuilds nothing
     BUILD = "build/rock",
+    LUA_VERSION = "any",
     CC = "$(CC)",
     CFLAGS = "$(CFLAGS)",
     LIBFLAG = "$(LIBFLAG)",

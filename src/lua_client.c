@@ -362,7 +362,8 @@ static int client_end(lua_State *L) {
 }
 
 static int client_gc(lua_State *L) {
-  struct ml_lua_client *self = luaL_checkudata(L, 1, ML_LUA_CLIENT);
+  struct ml_lua_client *self = luaL_testudata(L, 1, ML_LUA_CLIENT);
+  if (self == NULL) return 0;
   struct ml_client *client = self->client;
   self->client = NULL;
   if (client != NULL) ml_client_abandon(client);

@@ -119,17 +119,21 @@ static struct ml_lock *leave_scope(struct scope *scope) {
 }
 
 /* fn raised an error, or its coroutine was closed. */
-static int scope_close(lua_State *L) {
-  struct ml_lock *lock = leave_scope(luaL_checkudata(L, 1, SCOPE));
+static void end_scope(struct scope *scope) {
+  struct ml_lock *lock = leave_scope(scope);
   struct ml_error ignored;
   if (lock != NULL) (void)ml_client_release(lock, &ignored);
+}
+
+static int scope_close(lua_State *L) {
+  end_scope(luaL_checkudata(L, 1, SCOPE));
   return 0;
 }
 
 /* A coroutine that waited in fn was dropped, and nobody will ever go on with it. */
 static int scope_gc(lua_State *L) {
-  struct scope *scope = luaL_checkudata(L, 1, SCOPE);
-  struct ml_lock *lock = leave_scope(scope);
+  struct scope *scope = luaL_testudata(L, 1, SCOPE);
+  struct ml_lock *lock = scope != NULL ? leave_scope(scope) : NULL;
   if (lock != NULL) ml_client_drop(lock, scope->tenure);
   return 0;
 }
@@ -142,9 +146,9 @@ static int cancelled(lua_State *L, const struct ml_lua_lock *self) {
 
 static int after_function(lua_State *L, int status, lua_KContext context);
 
-/* Calls fn(lock, ...) so that whatever ends it ends the acquisition: the scope is a to-be-closed
- * value, and not a protected call, because an error must reach the caller's message handler where
- * it happened. */
+/* Calls fn(lock, ...) so that whatever ends it ends the acquisition: the scope is closed then. Not
+ * by a protected call (unless Lua has nothing else), because an error must reach the caller's
+ * message handler where it happened. */
 static int call_function(lua_State *L) {
   struct ml_lua_lock *self = checklock(L, AT_LOCK);
   struct scope *scope = lua_touserdata(L, AT_SCOPE);
@@ -153,20 +157,21 @@ static int call_function(lua_State *L) {
   scope->losses = self->lock.losses;
   lua_pushvalue(L, AT_LOCK);
   lua_setiuservalue(L, AT_SCOPE, 1); /* the scope keeps its lock */
-  lua_toclose(L, AT_SCOPE);
-  luaL_checkstack(L, 2, "too many arguments");
   lua_pushvalue(L, AT_LOCK);
   lua_insert(L, AT_FUNCTION + 1);
-  lua_callk(L, lua_gettop(L) - AT_FUNCTION, LUA_MULTRET, 0, after_function);
-  return after_function(L, LUA_OK, 0);
+  return ml_lua_callclosing(L, lua_gettop(L) - AT_FUNCTION, after_function);
 }
 
-/* fn returned: its results are all that is above the scope. */
+/* fn returned: its results are all that is above the scope. Or, without to-be-closed values, it
+ * raised the error that is on top. */
 static int after_function(lua_State *L, int status, lua_KContext context) {
-  (void)status;
   (void)context;
-  struct ml_lua_lock *self = checklock(L, AT_LOCK);
   struct scope *scope = lua_touserdata(L, AT_SCOPE);
+  if (ml_lua_iserror(status)) {
+    end_scope(scope);
+    return lua_error(L);
+  }
+  struct ml_lua_lock *self = checklock(L, AT_LOCK);
   struct ml_lock *lock = leave_scope(scope);
   struct ml_error error;
   error.status = ML_OK;
@@ -324,8 +329,8 @@ static int lock_close(lua_State *L) {
 }
 
 static int lock_gc(lua_State *L) {
-  struct ml_lua_lock *self = luaL_checkudata(L, 1, ML_LUA_LOCK);
-  if (self->lock.client != NULL) ml_client_remove(&self->lock);
+  struct ml_lua_lock *self = luaL_testudata(L, 1, ML_LUA_LOCK);
+  if (self != NULL && self->lock.client != NULL) ml_client_remove(&self->lock);
   return 0;
 }
 

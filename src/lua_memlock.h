@@ -3,8 +3,9 @@
  * nothing of the protocol.
  *
  * A userdata is made first, in closed state and with its metatable, and only then takes what it
- * owns, so that an error of Lua's at any point leaves nothing behind. Finalizers never raise and
- * never wait.
+ * owns, so that an error of Lua's at any point leaves nothing behind. Finalizers never wait, and
+ * never raise, not even called on something else (5.3 lets the error of a finalizer hit whatever
+ * code runs just then).
  */
 #ifndef ML_LUA_MEMLOCK_H
 #define ML_LUA_MEMLOCK_H

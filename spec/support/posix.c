@@ -30,12 +30,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <lauxlib.h>
-#include <lua.h>
-
-#if LUA_VERSION_NUM < 504
-#error "the specs need Lua 5.4"
-#endif
+#include "lua_compat.h"
 
 #define MAX_READ (1 << 20)
 #define MAX_SECONDS 1e9
