@@ -4,7 +4,7 @@
 --
 -- Prints the value, and before it whether it was this program that made it.
 
-package.path = (arg[0]:match "^.*/" or "./") .. "?.lua;" .. package.path
+package.path = (arg[0]:match "^.*/" or "./") .. "lib/?.lua;" .. package.path
 
 local cached = require "cached"
 local memlock = require "memlock"

@@ -5,7 +5,7 @@
 --     local cached = require "cached"
 --     local page, message, code = cached(client, "front-page", { fresh = 60 }, make)
 --
--- stampede.lua shows it; the pages in lighttpd/ and haproxy/ use it. Fit for Lua 5.3, too.
+-- ../stampede.lua shows it; the pages in ../lighttpd and ../haproxy use it. Fit for Lua 5.3, too.
 
 -- In memcached: the token of who made it, the time when it gets old, and what was made.
 local function pack(token, old_at, made)
