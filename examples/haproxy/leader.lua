@@ -5,7 +5,7 @@ local host = require "host"
 local memlock = require "memlock"
 
 local client = memlock.client(os.getenv "MEMCACHED" or "127.0.0.1:11211", {
-  timeout = 0.2,
+  timeout = tonumber(os.getenv "TIMEOUT") or 0.5,
   sleep = function(seconds)
     if host.is_stopping() then return false end -- ends the wait: others shall lead
     host.sleep(seconds)

@@ -5,7 +5,7 @@ local memlock = require "memlock"
 
 return {
   client = memlock.client(os.getenv "MEMCACHED" or "127.0.0.1:11211", {
-    timeout = 0.5, -- the worker stands still for so long, should memcached be away
+    timeout = tonumber(os.getenv "TIMEOUT") or 0.5, -- how long the worker may stand still
   }),
   command = os.getenv "COMMAND" or "sleep 1; date", -- prints the page
   fresh = tonumber(os.getenv "FRESH") or 5, -- seconds until the page gets old
