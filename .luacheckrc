@@ -2,3 +2,6 @@ std = "lua54"
 max_line_length = 100
 files["spec"] = { std = "+busted" }
 files["rockspec"] = { std = "rockspec" }
+files["examples/lighttpd"] = { globals = { "lighty" } }
+files["examples/haproxy"] = { std = "lua53", read_globals = { "core" } }
+files["examples/lib"] = { std = "lua53" }

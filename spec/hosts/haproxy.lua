@@ -48,7 +48,8 @@ function haproxy.start(options)
     for _, argument in ipairs(options.arguments or {}) do command[#command + 1] = argument end
     local program = support.start(command)
     local is_up = support.eventually(function()
-      return not program:alive() and "ended" or pcall(crowd.get, port, "/leader") and "up"
+      local is_refused = not program:alive() and program:wait().code ~= 0 -- 0: it is a daemon
+      return is_refused and "ended" or pcall(crowd.get, port, "/leader") and "up"
     end, support.slack(5))
     if is_up == "up" then
       program.port = port

@@ -113,3 +113,18 @@ for _, load in ipairs { "lua-load", "lua-load-per-thread" } do
     end)
   end)
 end
+
+it("another request makes a page that takes longer than the ttl, and its page counts", function()
+  local pages = maker.new(12)
+  local one = haproxy.start { load = "lua-load", memcached = server.address,
+    upstream = pages:serve(), fresh = 1000 }
+  local slow = support.child(function() return crowd.get(one.port, "/") end)
+  support.eventually(function() return pages:count() == 1 end)
+  assert.equal(one.pid, holder())
+  pages:takes(0)
+  local took, status, page = support.elapsed(crowd.get, one.port, "/")
+  assert.same({ 200, "page 2\n" }, { status, page })
+  assert.is_true(took < support.slack(8))
+  assert.same({ 200, "page 1\n" }, { slow:join(support.slack(12)) })
+  assert.same({ 200, "page 2\n" }, { crowd.get(one.port, "/") })
+end)

@@ -68,9 +68,10 @@ end
 --- A shell command that makes a page and prints it.
 function Maker:command()
   write(self.directory .. "/make", "w", [[
+    read -r seconds <"$0/seconds"
     n=$(($(wc -l <"$0/begun") + 1))
     echo "$n $(date +%s.%N)" >>"$0/begun"
-    sleep $(cat "$0/seconds")
+    sleep "$seconds"
     echo "$n $(date +%s.%N)" >>"$0/ended"
     echo "page $n"
   ]])
@@ -84,10 +85,11 @@ local function answer(directory, number, connection)
   local function note(what)
     write(directory .. "/" .. what, "a", ("%d %.6f\n"):format(number, socket.gettime()))
   end
+  local file = assert(io.open(directory .. "/seconds"))
+  local seconds = file:read "n"
+  file:close()
   note "begun"
-  local seconds = assert(io.open(directory .. "/seconds"))
-  cqueues.sleep(seconds:read "n")
-  seconds:close()
+  cqueues.sleep(seconds)
   note "ended"
   local page = ("page %d\n"):format(number)
   connection:write(("HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s"):format(
