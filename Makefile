@@ -157,12 +157,12 @@ export BUILD LUA
 
 # `make` anew after each scripts/deps: what it installs is looked for when a makefile is read.
 demo:
-	@scripts/deps demo
+	@scripts/deps demo $(LUA_VERSION)
 	@$(MAKE) --no-print-directory all
 	@LUA_CPATH='$(BUILD)/?.so;;' $(LUA) examples/demo.lua
 
 test:
-	@scripts/deps test
+	@scripts/deps test $(LUA_VERSION)
 	@$(MAKE) --no-print-directory all spec-tools
 	@$(LUA) scripts/test $(TESTS)
 
@@ -178,7 +178,7 @@ test-hosts:
 # draws the same faults again. Not ?=, since bash has a SECONDS of its own.
 SECONDS = 60
 soak:
-	@scripts/deps test
+	@scripts/deps test $(LUA_VERSION)
 	@$(MAKE) --no-print-directory all spec-tools
 	@$(LUA) spec/soak/soak.lua '$(SECONDS)' $(SEED)
 
@@ -194,7 +194,7 @@ $(BUILD)/spec/fuzz_%: $(BUILD)/spec/fuzz/fuzz_%.o $(CORE)
 	$(call say,LINK,$@)$(LINK) -fsanitize=fuzzer -o $@ $^ $(ML_LDLIBS)
 
 check:
-	@scripts/deps check
+	@scripts/deps check 5.3
 	@scripts/check
 
 # The protocol, apart from its code: doc/model/README.md.
@@ -233,6 +233,7 @@ help:
 	@echo '  UNLOCKED=1        the same work without the lock: see the updates it loses'
 	@echo 'make test           install what is missing, build, and run all tests (some minutes)'
 	@echo '  TESTS="FILE ..."  only these; FULL=1 at full length'
+	@echo '  LUA_VERSION=5.3   with that Lua, in a build of its own (so with all that is here)'
 	@echo 'make test-hosts     install lighttpd and HAProxy, and run memlock in them (a minute or two)'
 	@echo 'make soak           for SECONDS (60), everything goes wrong at once; SEED=n draws it again'
 	@echo 'make fuzz           for SECONDS (60), random input to what reads records, addresses, replies'

@@ -15,8 +15,8 @@ local function die(...)
   os.exit(1)
 end
 
-if _VERSION ~= "Lua 5.4" then
-  die("this is %s, but memlock is for Lua 5.4. Run `make demo`.", _VERSION)
+if tonumber(_VERSION:match "%d+%.%d+") < 5.3 then
+  die("this is %s, but memlock is for Lua 5.3 and later. Run `make demo`.", _VERSION)
 end
 
 local found, memlock = pcall(require, "memlock")

@@ -20,8 +20,9 @@ local function write_messages()
   local lock = memlock.client(server):lock("mailbox", { ttl = 10, wait = 60 })
   for message = 1, messages do
     assert(lock:with(function()
-      local file <close> = assert(io.open(path, "a+"))
+      local file = assert(io.open(path, "a+"))
       file:write(("%d message %d of %s\n"):format(last_number(file) + 1, message, name))
+      assert(file:close())
     end))
   end
 end

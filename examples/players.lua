@@ -50,9 +50,11 @@ local function load_newest(name)
     end
   end
   if not newest then return 0, others end
-  local file <close> = assert(io.open(path(name, newest)))
+  local file = assert(io.open(path(name, newest)))
+  local gold = assert(file:read "n")
+  file:close()
   others[#others + 1] = newest
-  return assert(file:read "n"), others
+  return gold, others
 end
 
 ---- Orders ----

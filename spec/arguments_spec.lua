@@ -530,13 +530,25 @@ describe("a wrong self", function()
   it("is refused by the metamethods", function()
     for _, object in ipairs { client, lock } do
       local metatable = debug.getmetatable(object)
-      for _, name in ipairs { "__gc", "__close", "__tostring" } do
+      for _, name in ipairs { "__close", "__tostring" } do
         raises({ metatable.__name .. " expected, got " }, metatable[name], {})
         raises({ metatable.__name .. " expected, got " }, metatable[name])
         raises({ metatable.__name .. " expected, got " }, metatable[name],
           object == lock and client or lock)
       end
     end
+  end)
+
+  it("is nothing to the finalizers, which never raise", function()
+    local held = lock:held()
+    for _, object in ipairs { client, lock } do
+      local finalize = debug.getmetatable(object).__gc
+      finalize({})
+      finalize()
+      finalize(object == lock and client or lock)
+    end
+    assert.equal("client", memlock.type(client))
+    assert.equal(held, (lock:held()))
   end)
 end)
 

@@ -202,14 +202,12 @@ describe("holder", function()
       busy = false
     end }
     -- A collector that works at each allocation, so that finalizers run at all of them.
-    local mode = collectgarbage("incremental", 100, 1000, 5)
+    support.collect_often()
     local wrong = 0
     for _ = 1, support.count(20000) do
       setmetatable({}, metatable)
       if client:holder(name).value ~= value then wrong = wrong + 1 end
     end
-    collectgarbage("incremental", 200, 100, 13)
-    collectgarbage(mode)
     raw:delete(other)
     assert.is_true(runs > 100, runs)
     assert.equal(0, wrong)

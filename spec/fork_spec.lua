@@ -130,6 +130,7 @@ describe("after a fork,", function()
   describe("a child", function()
     for what, code in pairs(ends) do
       it("that ends by " .. what .. " leaves the parent's lock and connection alone", function()
+        if code:find("<close>", 1, true) then support.needs("<close>", pending) end
         local name = support.name()
         local parent = support.start_lua { code = [[
           posix = require "memlock_posix"

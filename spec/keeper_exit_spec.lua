@@ -102,8 +102,7 @@ describe("a state that is closed", function()
     local command = { support.build .. "/spec/host", mode, tostring(count), path }
     for _, argument in ipairs { ... } do command[#command + 1] = tostring(argument) end
     command.timeout = 300
-    command.env = { LUA_CPATH = support.build .. "/?.so", LUA_PATH = "", LUA_INIT = false,
-      LUA_CPATH_5_4 = false, LUA_PATH_5_4 = false, LUA_INIT_5_4 = false }
+    command.env = support.environment()
     local result = support.run(command)
     assert.same({ "exit", 0, "" }, { result.kind, result.code, result.err }, tostring(result))
     local reports = {}

@@ -36,6 +36,7 @@ it("installs and works in a fresh tree, from a checkout and packed, without a ne
 end)
 
 describe("the rock that luarocks makes", function()
+  local lua = _VERSION:match "%d+%.%d+"
   local tree
 
   -- Runs luarocks on a copy of the sources, so that nobody's build is in the way.
@@ -55,11 +56,11 @@ describe("the rock that luarocks makes", function()
   before_each(function() tree = support.tempdir() .. "/tree" end)
 
   it("locks on a real server, and brings no other module", function()
-    local made = make("--lua-version", "5.4", "make", "--tree", tree,
+    local made = make("--lua-version", lua, "make", "--tree", tree,
       "rockspec/memlock-scm-1.rockspec")
     assert.equal(0, made.code, tostring(made))
     local found = support.run { "find", tree, "-name", "*.so" }
-    local module = tree .. "/lib/lua/5.4/memlock.so"
+    local module = ("%s/lib/lua/%s/memlock.so"):format(tree, lua)
     assert.truthy(found.out:find(module, 1, true), found.out)
     local result = support.run_lua { code = [[
       local memlock = require "memlock"
@@ -68,7 +69,7 @@ describe("the rock that luarocks makes", function()
       local lock = assert(client:lock(arg[2]):acquire())
       assert(math.type(lock:token()) == "integer")
       assert(lock:refresh() and lock:release())
-    ]], env = { LUA_CPATH = tree .. "/lib/lua/5.4/?.so" }, support.server().address,
+    ]], env = { LUA_CPATH = ("%s/lib/lua/%s/?.so"):format(tree, lua) }, support.server().address,
       support.name() }
     assert.equal(("%s\t%s\n"):format(version(), module), result.out, tostring(result))
     assert.equal(0, result.code, tostring(result))
@@ -79,6 +80,6 @@ describe("the rock that luarocks makes", function()
       "rockspec/memlock-scm-1.rockspec")
     assert.are_not.equal(0, made.code, tostring(made))
     local said = made.out .. made.err
-    assert.truthy(said:find("lua >= 5.4", 1, true), tostring(made))
+    assert.truthy(said:find("lua >= 5.3", 1, true), tostring(made))
   end)
 end)

@@ -26,9 +26,7 @@ local function host(mode, count, text, ...)
   if count then command[#command + 1] = path end
   for _, argument in ipairs { ... } do command[#command + 1] = tostring(argument) end
   command.timeout = 300
-  command.env = { LUA_CPATH = support.build .. "/?.so", LUA_PATH = "", LUA_INIT = false,
-    LUA_CPATH_5_4 = false, LUA_PATH_5_4 = false, LUA_INIT_5_4 = false,
-    GLIBC_TUNABLES = "glibc.malloc.tcache_count=0" }
+  command.env = support.environment { GLIBC_TUNABLES = "glibc.malloc.tcache_count=0" }
   local result = support.run(command)
   assert.same({ "exit", 0 }, { result.kind, result.code }, tostring(result))
   assert.equal("", result.err, tostring(result))
@@ -239,7 +237,8 @@ describe("a state that runs out of memory", function()
     assert(client:update(name .. number .. "-key", function(old) return (old or "") .. "x" end))
     assert(client:break_lock(second:name(), client:holder(second:name())))
     assert(select(3, second:release()) == "lost")
-    local fourth <close> = assert(client:lock(name .. number .. "-fourth"):acquire())
+    local fourth ]] .. (support.end_block and "<close>" or "") .. [[ =
+      assert(client:lock(name .. number .. "-fourth"):acquire())
     local other = memlock.client(address)
     assert(select(3, other:lock(fourth:name()):acquire()) == "held")
     assert(not pcall(client.lock, client, "a b"))
@@ -268,8 +267,8 @@ describe("a state that runs out of memory", function()
         end
       end
       assert.is_true(states >= 50, output) -- or the script did not do what it should
-      -- All but what Lua can do without, such as a larger table of strings.
-      if mode == "from" then assert.is_true(out_of_memory >= states - 5, output) end
+      -- All but what Lua can do without, such as a larger table of strings, and what pcall hides.
+      if mode == "from" then assert.is_true(out_of_memory >= states - 10, output) end
       local raw = server:raw()
       for i = 1, states do
         for _, suffix in ipairs { "", "-second", "-third", "-fourth" } do

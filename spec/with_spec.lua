@@ -158,7 +158,7 @@ describe("an error in the function", function()
   -- unwound when it is closed, which coroutine.wrap does and coroutine.resume does not.
   it("that ends a coroutine releases when that is closed or collected", function()
     for _, yields in ipairs { false, true } do
-      for _, how in ipairs { coroutine.close, collectgarbage } do
+      for _, how in ipairs { collectgarbage, coroutine.close } do -- the last is not there in 5.3
         local problem = {}
         local co = coroutine.create(function()
           return lock:with(function()
@@ -183,6 +183,7 @@ describe("an error in the function", function()
   end)
 
   it("shows its line in the traceback of a message handler", function()
+    support.needs("tracebacks through with", pending)
     local held_in_handler
     local function fails()
       local line = debug.getinfo(1, "l").currentline + 1
@@ -201,6 +202,7 @@ describe("an error in the function", function()
   end)
 
   it("shows it after a yield as well", function()
+    support.needs("tracebacks through with", pending)
     local trace
     local co = coroutine.wrap(function()
       return xpcall(lock.with, function(message) trace = debug.traceback(message) end, lock,
@@ -294,6 +296,7 @@ describe("a function that yields", function()
   end)
 
   it("releases when its coroutine is closed", function()
+    support.needs("coroutine.close", pending)
     local co = coroutine.create(function() lock:with(coroutine.yield) end)
     assert.is_true(coroutine.resume(co))
     assert.is_true(lock:held())
@@ -376,6 +379,7 @@ describe("a function that yields", function()
     is_released()
     assert.is_true(is_free(second:name()))
 
+    support.needs("coroutine.close", pending)
     co = coroutine.create(both)
     assert.is_true(coroutine.resume(co))
     assert.is_true(coroutine.close(co))
@@ -414,6 +418,7 @@ describe("a release in doubt", function()
   end)
 
   it("holds a coroutine up no longer than `timeout` when it is closed", function()
+    support.needs("coroutine.close", pending)
     local own = support.memcached()
     local other = memlock.client(own.address, { timeout = 0.2 }):lock(name)
     local co = coroutine.create(function() return other:with(coroutine.yield) end)
@@ -539,7 +544,7 @@ describe("a lock lost while the function ran", function()
   end)
 
   it("is not touched by a closed or collected coroutine", function()
-    for _, leave in ipairs { coroutine.close, collect } do
+    for _, leave in ipairs { collect, coroutine.close } do -- the last is not there in 5.3
       local co = coroutine.create(function() return lock:with(coroutine.yield) end)
       assert.is_true(coroutine.resume(co))
       steal()

@@ -20,15 +20,17 @@ local function always() return true end
 -- Adds one to the number in the file, slowly; `allowed` has the last word before the write.
 -- Overwrites it in place: without a lock that loses additions, but the file stays whole.
 local function add_one(allowed)
-  local file <close> = assert(io.open(path, "r+"))
+  local file = assert(io.open(path, "r+"))
   local number = assert(file:read "n")
   memlock.sleep(settings.moment)
-  if not allowed() then return false end
-  file:seek "set"
-  assert(file:write(number + 1, "\n"))
-  assert(file:flush())
-  report "wrote"
-  return true
+  local good = allowed()
+  if good then
+    file:seek "set"
+    assert(file:write(number + 1, "\n"))
+  end
+  assert(file:close())
+  if good then report "wrote" end
+  return good
 end
 
 -- Waits to be killed, with the lock and before the write: an addition that was not made.

@@ -31,13 +31,10 @@ local function start()
     local port = support.free_port()
     local lighttpd = support.start { "lighttpd", "-D", "-f", "examples/lighttpd/lighttpd.conf",
       newgroup = true,
-      env = {
+      env = support.environment {
         PATH = os.getenv "PATH" .. ":/usr/sbin",
         PWD = lfs.currentdir(),
         LUA_PATH = "examples/lib/?.lua;examples/lighttpd/?.lua;;",
-        LUA_CPATH = support.build .. "/?.so;;",
-        LUA_PATH_5_4 = false,
-        LUA_CPATH_5_4 = false,
         MEMCACHED = server.address,
         PORT = tostring(port),
         TIMEOUT = "5", -- a busy machine may stop memcached for some time

@@ -287,7 +287,7 @@ local function check_overlaps(data, found)
       drop_over(active, claim.from + TINY)
       for _, other in ipairs(active) do
         local pair = claim.lease ~= other.lease
-          and ("%p %p"):format(claim.lease, other.lease)
+          and tostring(claim.lease) .. " " .. tostring(other.lease)
         if pair and not told[pair] and not excuse(data, other.sent, claim.lease.returned)
           and not excuse(data, claim.sent, other.lease.returned)
         then

@@ -20,7 +20,7 @@ local names = table.move(arg, 7, #arg, 1, {})
 local ALARM = 0.05
 local TTLS = { 1, 1, 1, 1.5, 2, 3, 4 }
 
-math.randomseed(seed, number)
+math.randomseed(seed * 100000 + number)
 
 local write = journal.open(path)
 local register
@@ -28,6 +28,9 @@ local register
 local function chance(probability) return math.random() < probability end
 local function between(low, high) return low + (high - low) * math.random() end
 local function one_of(list) return list[math.random(#list)] end
+
+-- Ends a block with `lock` in a to-be-closed variable; nil where Lua has none.
+local leave_block = load "local _ <close> = ..."
 
 local function wrong(text, ...)
   write("wrong %.6f " .. text, posix.now(), ...)
@@ -234,7 +237,7 @@ local uses = {
   end,
   function(_, object) object:stats() end,
   function(_, object) object:close() end,
-  function(lock) pcall(function() local _ <close> = lock end) end,
+  function(lock) if leave_block then pcall(leave_block, lock) end end,
 }
 
 local endings = {
@@ -262,7 +265,7 @@ local function run_child(ordinal, parent)
   if posix.getppid() ~= parent then posix._exit(1) end
   write = journal.open(("%s-child-%d"):format(path, ordinal))
   write("start %d %.6f", posix.getpid(), posix.now())
-  math.randomseed(seed, number + 1000 * ordinal)
+  math.randomseed(seed * 100000 + number + 1000 * ordinal)
   local inherited = leases
   leases, child = {}, nil
   connect_register() -- the parent's connection is not to be shared
@@ -383,7 +386,7 @@ local function end_lease(lease)
     if not ok and code ~= "lost" and chance(0.5) then ask(lease, "release") end
   elseif dice < 0.92 then
     call("leave", lease.of.name, lease.of.client.bound, function()
-      do local _ <close> = lease.lock end
+      if leave_block then leave_block(lease.lock) else lease.lock:release() end
       return true
     end)
   else

@@ -25,6 +25,8 @@ function encode(value, seen)
   local kind = type(value)
   if kind == "table" then return encode_table(value, seen) end
   if not plain[kind] then error("a " .. kind .. " cannot be sent", 0) end
+  if value == math.huge then return "1e9999" end -- what %q makes of the infinite, 5.3 cannot read
+  if value == -math.huge then return "-1e9999" end
   return ("%q"):format(value)
 end
 

@@ -36,6 +36,9 @@ support.posix = posix
 --- The build directory, where the module and the command are.
 support.build = build.place
 
+--- The environment for a program that has Lua in it; see build.lua.
+support.environment = build.environment
+
 --------------------------------------------------------------------------------
 -- Time, names and sizes
 
@@ -82,6 +85,42 @@ end
 function support.count(n)
   if os.getenv("FULL") == "1" then return n end
   return math.max(1, (n + 9) // 10)
+end
+
+--- Lets the collector work at nearly every allocation, until the end of the present scope.
+function support.collect_often()
+  if _VERSION == "Lua 5.3" then
+    local pause, multiplier = collectgarbage("setpause", 100), collectgarbage("setstepmul", 1000)
+    support.defer(function()
+      collectgarbage("setpause", pause)
+      collectgarbage("setstepmul", multiplier)
+    end)
+  else
+    local mode = collectgarbage("incremental", 100, 1000, 5)
+    support.defer(function()
+      collectgarbage("incremental", 200, 100, 13) -- as it was made
+      collectgarbage(mode)
+    end)
+  end
+  collectgarbage() -- and so begins a cycle with these settings
+end
+
+--- Ends a block that has its argument in a to-be-closed variable. Nil where Lua has none.
+support.end_block = load "local _ <close> = ..."
+
+-- What Lua 5.3 lacks, and memlock with it.
+local lacking = {
+  ["<close>"] = not support.end_block,
+  ["coroutine.close"] = not coroutine.close,
+  ["tracebacks through with"] = _VERSION == "Lua 5.3",
+}
+
+--- Ends the test as pending where this Lua lacks `what`, one of the above.
+-- @param pending busted's, of which each test has its own
+function support.needs(what, pending)
+  local lacks = lacking[what]
+  if lacks == nil then error("no Lua is known to lack " .. what, 2) end
+  if lacks then pending(("%s has no %s"):format(_VERSION, what)) end
 end
 
 --- The bound to assert for a time that is stated for a quiet machine: three times as long, or SLACK

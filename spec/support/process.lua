@@ -192,10 +192,7 @@ end
 
 local function lua_command(what)
   local options = type(what) == "string" and { code = what } or what
-  local command = { env = { LUA_PATH = build.root .. "/?.lua;" .. build.root .. "/?/init.lua;;",
-    LUA_CPATH = build.place .. "/?.so;" .. build.place .. "/spec/?.so;;",
-    LUA_PATH_5_4 = false, LUA_CPATH_5_4 = false, LUA_INIT = false, LUA_INIT_5_4 = false } }
-  for name, value in pairs(options.env or {}) do command.env[name] = value end
+  local command = { env = build.environment(options.env) }
   for _, key in ipairs { "cwd", "newgroup", "inherit", "stdin", "timeout" } do
     command[key] = options[key]
   end
