@@ -5,21 +5,22 @@ local host = require "host"
 local memlock = require "memlock"
 
 local client = memlock.client(os.getenv "MEMCACHED" or "127.0.0.1:11211", {
-  timeout = tonumber(os.getenv "TIMEOUT") or 0.5,
+  timeout = tonumber(os.getenv "TIMEOUT") or 0.2, -- how long the thread may stand still
   sleep = function(seconds)
     if host.is_stopping() then return false end -- ends the wait: others shall lead
     host.sleep(seconds)
   end,
 })
 
--- The lock is renewed by a thread of memlock, which HAProxy knows nothing of.
-local lock = client:lock("haproxy-leader", { ttl = 5, auto_refresh = true })
+-- No auto_refresh: HAProxy allows itself no new threads. The task renews the lock.
+local lock = client:lock("haproxy-leader", { ttl = 5 })
 
 local function lead()
   core.log(core.notice, ("leading, under token %d"):format(lock:token()))
   while lock:held() and not host.is_stopping() do
     -- What the leader does, in short steps.
-    host.sleep(0.2)
+    host.sleep(0.5)
+    lock:refresh() -- should it fail, there is time for more tries while the lock is held
   end
   lock:release() -- or it is lost, and there is nothing to release
 end

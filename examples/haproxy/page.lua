@@ -8,7 +8,7 @@ local memlock = require "memlock"
 
 local client = memlock.client(os.getenv "MEMCACHED" or "127.0.0.1:11211", {
   sleep = host.sleep,
-  timeout = tonumber(os.getenv "TIMEOUT") or 0.5, -- how long the thread may stand still
+  timeout = tonumber(os.getenv "TIMEOUT") or 0.2, -- how long the thread may stand still
 })
 
 -- The expensive part: HAProxy must not stand still for it, so it yields, too.
