@@ -1,6 +1,7 @@
 --- HAProxys as examples/haproxy configures them.
 
 local assert = require "luassert"
+local lfs = require "lfs"
 local crowd = require "spec.hosts.crowd"
 local support = require "spec.support"
 
@@ -13,13 +14,20 @@ local function read(path)
   return text
 end
 
+-- As installations have it, whose HAProxy is started by root: an empty root directory and no
+-- privileges, among them new threads. Others have no privileges anyway.
+local function without_privileges()
+  if lfs.attributes("/proc/self", "uid") ~= 0 then return "" end
+  return ("    chroot %s\n    uid 65534\n    gid 65534\n"):format(support.tempdir())
+end
+
 -- The configuration of the example, with all Lua files loaded in one way, and more in its global
 -- section.
 local function configuration(load, more)
   local text, count = read("examples/haproxy/haproxy.cfg"):gsub("(\n%s+)lua%-load[%l-]* ",
     "%1" .. load .. " ")
   assert.equal(2, count)
-  text = text:gsub("(\nglobal\n)", "%1" .. (more or "") .. "\n")
+  text = text:gsub("(\nglobal\n)", "%1" .. without_privileges() .. (more or "") .. "\n")
   local path = support.tempdir() .. "/haproxy.cfg"
   local file = assert(io.open(path, "w"))
   file:write(text)
