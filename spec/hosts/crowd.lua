@@ -30,7 +30,7 @@ end
 local function connect(port)
   local connection = cqsocket.connect { host = "127.0.0.1", port = port, nodelay = true }
   connection:setmode("b", "bf")
-  connection:settimeout(60)
+  connection:settimeout(30)
   return connection
 end
 
@@ -49,11 +49,12 @@ function crowd.get(port, path)
 end
 
 -- In a process of its own: `connections` that ask for the page again and again until each has seen
--- version `last`. Pages read "page N".
+-- version `last`, or nothing new has come for a long time. Pages read "page N".
 -- @return seen: by version, `first` and `last` (when, by the wall clock) and `count`; and the
 --   answers that were not as they should be
 local function ask(port, path, connections, last)
   local seen, wrong = {}, {}
+  local newest_of_all, since = 0, support.now()
   local loop = cqueues.new()
   for _ = 1, connections do
     loop:wrap(function()
@@ -71,6 +72,11 @@ local function ask(port, path, connections, last)
           break
         end
         newest = version
+        if newest > newest_of_all then newest_of_all, since = newest, support.now() end
+        if support.now() - since > 45 then
+          wrong[#wrong + 1] = ("nothing but version %d for 45 s"):format(newest)
+          break
+        end
         local now = socket.gettime()
         local entry = seen[version] or { first = now, count = 0 }
         entry.last, entry.count = now, entry.count + 1

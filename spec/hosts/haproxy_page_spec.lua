@@ -34,6 +34,16 @@ local function busy_threads(pid)
   return count
 end
 
+-- What these programs have written to their standard error so far.
+local function told_by(...)
+  local text = {}
+  for i, program in ipairs { ... } do
+    while program:pump(0) do end
+    text[i] = program.text.err
+  end
+  return table.concat(text)
+end
+
 for _, load in ipairs { "lua-load", "lua-load-per-thread" } do
   describe(load, function()
     local pages
@@ -57,7 +67,7 @@ for _, load in ipairs { "lua-load", "lua-load-per-thread" } do
       local seen, wrong = crowd.ask({ one.port, two.port }, "/", 200, last, function()
         holders[holder() or 0] = true
       end)
-      assert.same({}, wrong)
+      assert.same({}, wrong, told_by(one, two))
       pages:was_asked_once_each(seen, last, 1)
       holders[0] = nil
       assert.is_not_nil(next(holders), "nobody was seen to hold the lock")
@@ -94,7 +104,7 @@ for _, load in ipairs { "lua-load", "lua-load-per-thread" } do
       pages = maker.new(0.1)
       local one, two = start_two(1, "tune.lua.forced-yield 3")
       local seen, wrong = crowd.ask({ one.port, two.port }, "/", 40, 2, function() end)
-      assert.same({}, wrong)
+      assert.same({}, wrong, told_by(one, two))
       pages:was_asked_once_each(seen, 2, 1)
     end)
 
