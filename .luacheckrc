@@ -3,3 +3,6 @@ max_line_length = 100
 files["spec"] = { std = "+busted" }
 files["rockspec"] = { std = "rockspec" }
 files["types"] = { unused_args = false, ignore = { "241" } } -- nothing in there is called
+files["examples/lighttpd"] = { globals = { "lighty" } }
+files["examples/haproxy"] = { std = "lua53", read_globals = { "core" } }
+files["examples/lib"] = { std = "lua53" }

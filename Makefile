@@ -79,8 +79,8 @@ SUPPORT  = $(patsubst spec/support/%.c,$(BUILD)/spec/%,$(wildcard spec/support/*
 FUZZERS  = $(patsubst spec/fuzz/%.c,$(BUILD)/spec/%,$(wildcard spec/fuzz/fuzz_*.c))
 TOOLS    = $(patsubst %/posix,%/memlock_posix.so,$(SUPPORT))
 
-.PHONY: all libmemlock.a spec-tools demo embed test soak fuzz fuzzers model check bench \
-        bench-peers tidy doc install install-static uninstall dist clean help FORCE
+.PHONY: all libmemlock.a spec-tools demo embed test test-hosts soak fuzz fuzzers model check \
+        bench bench-peers tidy doc install install-static uninstall dist clean help FORCE
 .SECONDARY:          # keep the objects that implicit rules chain through
 .DELETE_ON_ERROR:
 
@@ -178,6 +178,14 @@ test:
 	@scripts/deps test $(LUA_VERSION)
 	@$(MAKE) --no-print-directory all spec-tools
 	@$(LUA) scripts/test $(TESTS)
+
+# In real servers that embed Lua. HAProxy is built with a Lua of its own choice.
+test-hosts:
+	@scripts/deps hosts
+	@$(MAKE) --no-print-directory all spec-tools
+	@$(MAKE) --no-print-directory BUILD='$(BUILD)/haproxy' all LUA_VERSION="$$( \
+	  PATH="$$PATH:/usr/sbin" haproxy -vv | sed -n 's/^Built with Lua version : Lua \(5\.[0-9]\).*/\1/p')"
+	@$(LUA) scripts/test spec/hosts
 
 # Everything goes wrong at once, for some time; `make soak SECONDS=300 SEED=7` goes on longer, and
 # draws the same faults again. Not ?=, since bash has a SECONDS of its own.
@@ -281,6 +289,7 @@ help:
 	@echo 'make test           install what is missing, build, and run all tests (some minutes)'
 	@echo '  TESTS="FILE ..."  only these; FULL=1 at full length'
 	@echo '  LUA_VERSION=5.3   with that Lua, in a build of its own (so with all that is here)'
+	@echo 'make test-hosts     install lighttpd and HAProxy, and run memlock in them (a minute or two)'
 	@echo 'make soak           for SECONDS (60), everything goes wrong at once; SEED=n draws it again'
 	@echo 'make fuzz           for SECONDS (60), random input to what reads records, addresses, replies'
 	@echo 'make check          install what is missing (clang, valgrind and more); style, warnings,'

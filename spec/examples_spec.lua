@@ -46,7 +46,8 @@ end
 it("say so and fail, instead of carrying on, when no server is there", function()
   server:kill()
   local programs = {} -- all at once, since some of them wait
-  for _, name in ipairs { "try_lock", "scoped", "counter", "session", "cqueues", "luv" } do
+  for _, name in ipairs { "try_lock", "scoped", "counter", "session", "cqueues", "luv",
+    "stampede" } do
     if support.end_block or not uses_blocks(name) then
       programs[name] = support.start_lua(command(name))
     end

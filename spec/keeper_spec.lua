@@ -310,3 +310,23 @@ describe("a loss", function()
     blocker:release()
   end)
 end)
+
+-- As in a host that allows itself no more threads. Here no thread fits: its stack would be larger
+-- than all memory that the program may have.
+it("without a thread to be had takes nothing, however long it waits", function()
+  if keeping.is_sanitized() then return pending "a sanitizer needs more memory than that" end
+  local name = support.name()
+  local result = support.run_lua {
+    prefix = "prlimit --stack=4294967296 --as=2147483648",
+    code = [[
+      local client = require "memlock".client(arg[1])
+      local lock, message, code = client:lock(arg[2], { auto_refresh = true }):acquire(0.5)
+      print(lock, code, message)
+      print((assert(client:lock(arg[2] .. "-plain"):acquire()):held()))
+    ]], server.address, name }
+  assert.same({ 0, "" }, { result.code, result.err }, tostring(result))
+  local refusal, plain = result.out:match "^(.-)\n(.-)\n$"
+  assert.truthy(refusal:find("^nil\trefused\tno thread to renew in the background"), refusal)
+  assert.equal("true", plain)
+  assert.is_nil(truth:get("#" .. keeping.key(name))) -- not even a token
+end)

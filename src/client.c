@@ -307,23 +307,25 @@ static void note_release(struct ml_client *client, struct ml_lock *lock) {
   ml_doubts_note(&client->doubts, lock);
 }
 
-/* Hands a lock that was just acquired to the keeper; without one it is not to be held. */
+/* Before the lock is taken: where there is no thread to be had, it would only be given back, again
+ * and again while somebody waits for it. */
+static enum ml_status need_keeper(struct ml_client *client, struct ml_error *error) {
+  if (client->keeper != NULL) return ML_OK;
+  const struct ml_store_options options = store_options(client);
+  client->keeper = ml_keeper_start(&options, client->pipe[1], error);
+  return client->keeper != NULL ? ML_OK : error->status;
+}
+
+/* Hands a lock that was just acquired to the keeper; what it cannot renew is not to be held. */
 static enum ml_status keep(struct ml_client *client, struct ml_lock *lock, struct ml_error *error) {
-  if (client->keeper == NULL) {
-    const struct ml_store_options options = store_options(client);
-    client->keeper = ml_keeper_start(&options, client->pipe[1], error);
-  }
-  if (client->keeper != NULL) {
-    ml_keeper_forget(client->keeper, lock); /* on_lost would speak of an acquisition that is over */
-    lock->kept = ml_keeper_add(client->keeper, lock, lock->max_hold);
-    if (lock->kept != NULL) return ML_OK;
-    (void)ml_fail(error, ML_REFUSED, "lock \"%s\": not enough memory to renew it in the background",
-                  lock->name);
-  }
+  ml_keeper_forget(client->keeper, lock); /* on_lost would speak of an acquisition that is over */
+  lock->kept = ml_keeper_add(client->keeper, lock, lock->max_hold);
+  if (lock->kept != NULL) return ML_OK;
   struct ml_error ignored;
   (void)ml_lock_release(lock, client->store, &ignored);
   note_release(client, lock);
-  return error->status;
+  return ml_fail(error, ML_REFUSED, "lock \"%s\": not enough memory to renew it in the background",
+                 lock->name);
 }
 
 /* Is the lock the program's to write, if need be again? */
@@ -433,6 +435,7 @@ enum ml_status ml_client_acquire(struct ml_lock *lock, struct ml_error *error) {
   client->stats.attempts++;
   if (lock->kept != NULL && !ml_client_held(lock, NULL))
     status = settle_keeping(client, lock, error);
+  if (status == ML_OK && lock->auto_refresh) status = need_keeper(client, error);
   if (status == ML_OK) status = ml_lock_acquire(lock, client->store, error);
   ml_doubts_note(&client->doubts, lock);
   count_losses(client, lock, losses);
