@@ -13,7 +13,11 @@ void say_loudness(enum loudness loudness) { loud = loudness; }
 
 /* One write, so that lines of several processes do not mix. A message may quote what others wrote:
  * it is shown escaped. Nothing can be done where it cannot be written. */
-static void speak(const char *format, va_list arguments) {
+#if defined(__GNUC__)
+__attribute__((format(printf, 1, 0)))
+#endif
+static void
+speak(const char *format, va_list arguments) {
   char message[1024];
   char line[2 * sizeof message];
   (void)vsnprintf(message, sizeof message, format, arguments);
