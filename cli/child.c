@@ -25,6 +25,7 @@
 static char token_entry[sizeof TOKEN + 20] = TOKEN;
 
 bool child_prepare(const char *name) {
+  /* NOLINTNEXTLINE(concurrency-mt-unsafe): there is no thread yet */
   return setenv("MEMLOCK_NAME", name, 1) == 0 && putenv(token_entry) == 0;
 }
 

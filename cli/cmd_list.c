@@ -47,7 +47,7 @@ static int compare(const void *a, const void *b) {
  * another server than the name's own has. */
 static size_t look_at_all(const struct view *view, struct names *names, struct sight *sights) {
   size_t held = 0;
-  qsort(names->list, names->count, sizeof *names->list, compare);
+  if (names->count > 0) qsort(names->list, names->count, sizeof *names->list, compare);
   for (size_t i = 0; i < names->count; i++) {
     bool again = i > 0 && strcmp(names->list[i], names->list[i - 1]) == 0;
     if (again) continue;

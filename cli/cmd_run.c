@@ -84,15 +84,16 @@ static bool take_exit_code(struct settings *settings, const char *text) {
   return false;
 }
 
-static bool take_text(const char **place, const char *text, bool is_good, const char *rule) {
+static bool take_text(const char **place, const char *text,
+                      bool (*is_good)(const char *text, size_t length), const char *rule) {
   *place = text;
-  if (!is_good) (void)options_wrong(RUN, "%s", rule);
-  return is_good;
+  if (is_good(text, strlen(text))) return true;
+  (void)options_wrong(RUN, "%s", rule);
+  return false;
 }
 
 static bool take(struct settings *settings, int code, const char *value) {
   struct ml_client_options *client = &settings->common.client;
-  size_t length = value != NULL ? strlen(value) : 0;
   switch (code) {
   case 't':
     return take_ttl(settings, value);
@@ -112,10 +113,10 @@ static bool take(struct settings *settings, int code, const char *value) {
   case OPTION_MAX_HOLD:
     return options_span(RUN, "max-hold", value, SPAN_POSITIVE, &settings->limits.max_hold);
   case OPTION_LABEL:
-    return take_text(&client->label, value, ml_record_label_ok(value, length),
+    return take_text(&client->label, value, ml_record_label_ok,
                      "--label: up to 128 bytes and no control characters");
   case OPTION_IDENTITY:
-    return take_text(&client->identity, value, ml_record_id_ok(value, length),
+    return take_text(&client->identity, value, ml_record_id_ok,
                      "--identity: 1 to 64 bytes, and neither spaces nor control characters");
   case 'q':
     say_loudness(QUIET);
@@ -137,8 +138,7 @@ static bool read_arguments(struct settings *settings, int argc, char **argv) {
   static char title[] = "memlock run";
   int code;
   argv[0] = title; /* for getopt's messages */
-  while ((code = getopt_long(argc, argv, "-t:w:nE:g:qv" COMMON_LETTERS, long_options, NULL)) !=
-         -1) {
+  while ((code = options_next(argc, argv, "-t:w:nE:g:qv" COMMON_LETTERS, long_options)) != -1) {
     if (code == 1 && settings->name == NULL) {
       settings->name = optarg;
     } else if (code == 1) {

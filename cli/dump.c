@@ -145,7 +145,7 @@ static enum ml_status read_line(struct connection *connection, char line[LINE],
 static enum ml_status log_in(struct connection *connection, const struct dump_login *login,
                              struct ml_error *error) {
   char text[512];
-  char line[LINE];
+  char line[LINE] = "";
   size_t length = strlen(login->username) + 1 + strlen(login->password);
   (void)snprintf(text, sizeof text, "set memlock-auth 0 0 %zu\r\n%s %s\r\n", length,
                  login->username, login->password);
@@ -181,7 +181,7 @@ static const char *read_key(char *line, size_t *length) {
 /* ML_HELD: the server is at another listing, and does one at a time. */
 static enum ml_status read_keys(struct connection *connection, dump_key *take, void *context,
                                 struct ml_error *error) {
-  char line[LINE];
+  char line[LINE] = "";
   for (;;) {
     enum ml_status status = read_line(connection, line, error);
     if (status != ML_OK) return status;

@@ -25,6 +25,16 @@ int options_wrong(const char *command, const char *format, ...) {
   return EXIT_USAGE;
 }
 
+/* There is no thread yet that these two could disturb. */
+
+static const char *variable(const char *name) {
+  return getenv(name); /* NOLINT(concurrency-mt-unsafe) */
+}
+
+int options_next(int argc, char **argv, const char *letters, const struct option *long_options) {
+  return getopt_long(argc, argv, letters, long_options, NULL); /* NOLINT(concurrency-mt-unsafe) */
+}
+
 void options_init(struct options *options) {
   *options = (struct options){.password_file = NULL};
   ml_client_defaults(&options->client);
@@ -131,11 +141,11 @@ static bool read_password(struct options *options, const char *command) {
 
 /* From where is the password? It never comes by an argument, which everybody can see. */
 static bool find_password(struct options *options, const char *command) {
-  const char *variable = getenv("MEMLOCK_PASSWORD");
+  const char *password = variable("MEMLOCK_PASSWORD");
   if (options->password_file != NULL) {
     if (!read_password(options, command)) return false;
-  } else if (variable != NULL && strlen(variable) < sizeof options->password) {
-    (void)snprintf(options->password, sizeof options->password, "%s", variable);
+  } else if (password != NULL && strlen(password) < sizeof options->password) {
+    (void)snprintf(options->password, sizeof options->password, "%s", password);
   } else {
     (void)options_wrong(command,
                         "--user needs a password, of at most %d bytes, in MEMLOCK_PASSWORD or in "
@@ -153,9 +163,9 @@ static bool find_password(struct options *options, const char *command) {
 
 bool options_finish(struct options *options, const char *command) {
   if (!options->named_servers) {
-    const char *variable = getenv("MEMLOCK_SERVERS");
-    bool given = variable != NULL && variable[0] != '\0';
-    if (!take_servers(options, command, "MEMLOCK_SERVERS", given ? variable : ML_DEFAULT_SERVER))
+    const char *servers = variable("MEMLOCK_SERVERS");
+    bool given = servers != NULL && servers[0] != '\0';
+    if (!take_servers(options, command, "MEMLOCK_SERVERS", given ? servers : ML_DEFAULT_SERVER))
       return false;
   }
   if (options->client.username != NULL) return find_password(options, command);

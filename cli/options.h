@@ -42,6 +42,9 @@ void options_init(struct options *options);
  * which has been said. `command` is the subcommand. */
 bool options_take(struct options *options, const char *command, int code, const char *value);
 
+/* getopt_long, which is not for threads: there are none yet. */
+int options_next(int argc, char **argv, const char *letters, const struct option *long_options);
+
 /* When all have been taken: completes them from the environment and from files. */
 bool options_finish(struct options *options, const char *command);
 

@@ -59,7 +59,7 @@ bool view_open(struct view *view, const char *command, enum view_names names, in
   (void)snprintf(title, sizeof title, "memlock %s", command);
   argv[0] = title; /* for getopt's messages */
   *code = EXIT_USAGE;
-  while ((option = getopt_long(argc, argv, LETTERS, long_options, NULL)) != -1) {
+  while ((option = options_next(argc, argv, LETTERS, long_options)) != -1) {
     if (option == 'h') {
       *code = help_print(stdout, command) ? EXIT_FINE : EXIT_SYSTEM;
       return false;
