@@ -8,6 +8,8 @@ LUA         ?= lua$(LUA_VERSION)
 PREFIX      ?= /usr/local
 INST_LIBDIR ?= $(PREFIX)/lib/lua/$(LUA_VERSION)
 INST_BINDIR ?= $(PREFIX)/bin
+INST_MANDIR ?= $(PREFIX)/share/man
+INST_BASHDIR ?= $(PREFIX)/share/bash-completion/completions
 BUILD       ?= build
 
 # Where lua.h is: the first of the usual places. Where libmemcached is: the compiler knows, or say.
@@ -70,7 +72,7 @@ COMMAND := $(call objects,$(wildcard cli/*.c))
 
 MODULE   = $(BUILD)/memlock.so
 ARCHIVE  = $(BUILD)/libmemlock.a
-PROGRAM  = $(if $(COMMAND),$(BUILD)/memlock)
+PROGRAM  = $(BUILD)/memlock
 TESTERS  = $(patsubst spec/core/%.c,$(BUILD)/spec/%,$(filter-out $(WRAPPED),\
              $(wildcard spec/core/test_*.c)))
 SUPPORT  = $(patsubst spec/support/%.c,$(BUILD)/spec/%,$(wildcard spec/support/*.c))
@@ -87,7 +89,7 @@ all: $(MODULE) $(PROGRAM)
 $(MODULE): $(CORE) $(BINDING)
 	$(call say,LINK,$@)$(LINK) $(LIBFLAG) -o $@ $^ $(ML_LDLIBS)
 
-$(BUILD)/memlock: $(CORE) $(COMMAND)
+$(PROGRAM): $(CORE) $(COMMAND)
 	$(call say,LINK,$@)$(LINK) -o $@ $^ $(ML_LDLIBS)
 
 # One object in which all but luaopen_memlock is local: a host that links it cannot clash with us.
@@ -207,19 +209,20 @@ $(BUILD)/%.tidy: %.c .clang-tidy $(wildcard src/*.h cli/*.h) $(BUILD)/flags
 install: all
 	install -d '$(DESTDIR)$(INST_LIBDIR)'
 	install -m 755 $(MODULE) '$(DESTDIR)$(INST_LIBDIR)/memlock.so'
-ifneq ($(COMMAND),)
-	install -d '$(DESTDIR)$(INST_BINDIR)'
+	install -d '$(DESTDIR)$(INST_BINDIR)' '$(DESTDIR)$(INST_MANDIR)/man1' '$(DESTDIR)$(INST_BASHDIR)'
 	install -m 755 $(PROGRAM) '$(DESTDIR)$(INST_BINDIR)/memlock'
-endif
+	install -m 644 doc/memlock.1 '$(DESTDIR)$(INST_MANDIR)/man1/memlock.1'
+	install -m 644 cli/completion.bash '$(DESTDIR)$(INST_BASHDIR)/memlock'
 
 uninstall:
-	rm -f '$(DESTDIR)$(INST_LIBDIR)/memlock.so' '$(DESTDIR)$(INST_BINDIR)/memlock'
+	rm -f '$(DESTDIR)$(INST_LIBDIR)/memlock.so' '$(DESTDIR)$(INST_BINDIR)/memlock' \
+	  '$(DESTDIR)$(INST_MANDIR)/man1/memlock.1' '$(DESTDIR)$(INST_BASHDIR)/memlock'
 
 clean:
 	rm -rf '$(BUILD)'
 
 help:
-	@echo 'make                build the module, $(MODULE)'
+	@echo 'make                build the module, $(MODULE), and the command, $(PROGRAM)'
 	@echo 'make demo           install what is missing, build, and show memlock at work'
 	@echo '  UNLOCKED=1        the same work without the lock: see the updates it loses'
 	@echo 'make test           install what is missing, build, and run all tests (some minutes)'
@@ -229,7 +232,7 @@ help:
 	@echo 'make check          install what is missing (clang, valgrind and more); style, warnings,'
 	@echo '                    sanitizers, and the rules of the house'
 	@echo 'make model          verify the protocol with spin: some minutes'
-	@echo 'make install        into PREFIX (now $(PREFIX)), below DESTDIR when that is set'
+	@echo 'make install        module, command, manual into PREFIX (now $(PREFIX)), below DESTDIR if set'
 	@echo 'make uninstall      take it out again'
 	@echo 'make libmemlock.a   $(ARCHIVE), to link into a program that embeds Lua'
 	@echo 'make spec-tools     only build what the tests need'

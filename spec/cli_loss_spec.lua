@@ -195,7 +195,7 @@ describe("a record that is gone", function()
   end)
 end)
 
-it("a server that cannot be reached when the command ends is said, and the code is its own", function()
+it("a server that is out of reach at the end is said, and the code is the command's", function()
   local relay = support.relay(server)
   local program = start(relay.address, { "-t", "20", "--timeout", "0.3" },
     "echo ready; read line; exit 6")

@@ -366,7 +366,8 @@ describe("waiting", function()
     local first = support.start_command(server, { "run", name, "--", "sh", "-c",
       "echo ready; read line; date +%s.%N" })
     assert.equal("ready", first:read_line())
-    local second = support.start_command(server, { "run", "-w", "10", name, "--", "date", "+%s.%N" })
+    local second = support.start_command(server, { "run", "-w", "10", name, "--",
+      "date", "+%s.%N" })
     support.sleep(1)
     assert.is_true(second:alive())
     first:write("\n")
