@@ -48,6 +48,10 @@ _memlock() {
         return
       fi
     done
+    if ((names == 1)) && [[ $current != -* && $previous != -* ]]; then
+      _memlock_command "$COMP_CWORD"
+      return
+    fi
   fi
 
   case $previous in
