@@ -352,3 +352,36 @@ describe("the password", function()
     end
   end)
 end)
+
+it("a connection that was made only to ask for statistics is not used for locks", function()
+  local server = guarded()
+  -- Breaks off when first asked for statistics; libmemcached then asks for more of them on a
+  -- connection that it opens by itself, and to which nobody has told a password.
+  local fake = support.fake(function(connection, number)
+    local raw = server:raw()
+    while true do
+      local command = connection:read_command()
+      if not command then return end
+      if command.name == "stats" and number == 1 then return connection:write("%") end
+      if command.name == "stats" then
+        connection:write("STAT pid 1\r\nSTAT version 1.6.18\r\nEND\r\n")
+      elseif command.name == "version" then
+        connection:write("VERSION 1.6.18\r\n")
+      elseif not command.key then
+        return
+      else
+        raw:send(command.line .. "\r\n" .. (command.data and command.data .. "\r\n" or ""))
+        repeat
+          local line = raw:line()
+          connection:write(line .. "\r\n")
+        until command.name ~= "gets" or line == "END" or line:find("^%u+_ERROR")
+      end
+    end
+  end)
+  local client = memlock.client(fake.address, login)
+  for _ = 1, 2 do
+    local about = client:check()[1]
+    assert.is_true(about.cas, table.concat(about.findings, " "))
+  end
+  client:close()
+end)

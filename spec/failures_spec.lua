@@ -328,24 +328,26 @@ it("the server is never asked by held", function()
 end)
 
 describe("a server that hides what it has", function()
-  -- The first read shows the record that was added; after that reads show nothing, while a
-  -- compare-and-swap is told that the record is there, and is not ours.
-  local function hide(connection, number)
+  -- The first read shows the record that was added; after that `times` reads show nothing, while a
+  -- compare-and-swap is told that the record is there, and is not ours. The reads that follow show
+  -- another's record.
+  local function hide(connection, number, times)
     local record
-    local shown = number > 1
+    local reads = number > 1 and 1 or 0
     while true do
       local command = connection:read_command()
       if not command then return end
       if command.name == "gets" then
         local reply = ""
         for key in command.line:gmatch("%S+", 6) do
-          local value = key:sub(1, 1) == "#" and "1796023714502099" or not shown and record
+          local value = key:sub(1, 1) == "#" and "1796023714502099" or reads == 0 and record
+            or reads > times and "memlock/1 other 1 1 1000 other:1"
           if value then
             local cas = key:sub(1, 1) == "#" and 8 or 7 -- the fence was counted last
             reply = reply .. ("VALUE %s 0 %d %d\r\n%s\r\n"):format(key, #value, cas, value)
           end
         end
-        shown = true
+        reads = reads + 1
         connection:write(reply .. "END\r\n")
       elseif command.name == "add" and not command.key:find("^#") then
         record = command.data
@@ -357,7 +359,7 @@ describe("a server that hides what it has", function()
   end
 
   it("is answered with a code and a reason, by release and break_lock as well", function()
-    local fake = support.fake(hide)
+    local fake = support.fake(function(connection, number) hide(connection, number, math.huge) end)
     local client = memlock.client(fake.address, { timeout = 1 })
     local lock = client:lock(support.name())
     assert.equal(lock, lock:acquire())
@@ -367,6 +369,22 @@ describe("a server that hides what it has", function()
     fails("timeout", "keeps changing", client, "break_lock", lock:name(), { value = "x" })
     fails("timeout", "keeps changing", client, "holder", lock:name())
     client:close()
+  end)
+
+  it("is asked again while others take the lock and lose it", function()
+    for _, operation in ipairs { "release", "holder" } do
+      local fake = support.fake(function(connection, number) hide(connection, number, 5) end)
+      local client = memlock.client(fake.address, { timeout = 5 })
+      local lock = client:lock(support.name())
+      assert.equal(lock, lock:acquire())
+      if operation == "release" then
+        fails("lost", "another has it", lock, "release")
+      else
+        assert.equal("other", client:holder(lock:name()).id)
+        fails("lost", "another has it", lock, "release")
+      end
+      client:close()
+    end
   end)
 end)
 

@@ -11,6 +11,16 @@
 #define ODD_MAX 3
 #define FLIGHTS_MAX 8
 
+struct tries {
+  int odd, flights;
+};
+
+/* May an operation fly once more? Counts the flight. */
+static bool fly(struct tries *tries, const struct ml_store *store) {
+  if (tries->odd == ODD_MAX || tries->flights == FLIGHTS_MAX) return false;
+  return tries->flights++ == 0 || ml_store_has_time(store);
+}
+
 static const struct ml_version no_version = {0, 0};
 static const struct ml_write nothing = {.value = "", .expiry = ML_EXPIRED, .flags = ML_FLAGS};
 
@@ -162,10 +172,12 @@ static bool is_target(const struct target *target, const struct ml_view *view) {
 static struct removal remove_item(struct ml_store *store, const struct ml_key *key,
                                   const struct target *target, struct ml_error *error) {
   struct removal removal = {ML_ANSWER_NONE, false, 0};
-  for (int flight = 0; flight < ODD_MAX; flight++) {
+  struct tries tries = {0};
+  while (fly(&tries, store)) {
     struct ml_view view;
     if (ml_store_read(store, key, true, &view, error) != ML_OK) {
-      if (error->status == ML_UNSUPPORTED || !ml_store_has_time(store)) break;
+      if (error->status == ML_UNSUPPORTED) break;
+      tries.odd++;
       continue;
     }
     removal.fence = view.fence;
@@ -175,7 +187,10 @@ static struct removal remove_item(struct ml_store *store, const struct ml_key *k
         removal.answer = answer;
         break;
       }
-      if (answer == ML_ANSWER_EXISTS) (void)keeps_changing(store, key, ML_TIMEOUT, error);
+      if (answer == ML_ANSWER_EXISTS)
+        (void)keeps_changing(store, key, ML_TIMEOUT, error);
+      else
+        tries.odd++;
       continue;
     }
     if (!is_target(target, &view)) {
@@ -185,10 +200,12 @@ static struct removal remove_item(struct ml_store *store, const struct ml_key *k
     enum ml_answer answer = ml_store_write(store, key, &nothing, &view.version, error);
     if (answer == ML_ANSWER_STORED) removal.answer = answer;
     if (answer == ML_ANSWER_STORED || answer == ML_ANSWER_REFUSED) break;
-    if (answer == ML_ANSWER_NONE)
+    if (answer == ML_ANSWER_NONE) {
       removal.unanswered = true;
-    else
+      tries.odd++;
+    } else {
       (void)keeps_changing(store, key, ML_TIMEOUT, error);
+    }
   }
   return removal;
 }
@@ -240,13 +257,12 @@ static enum ml_status take(struct ml_lock *lock, struct ml_store *store, struct 
   struct ml_version version;
   const struct ml_version *at = NULL;
   enum ml_status status = ML_TIMEOUT;
-  int odd = 0;
-  for (int flight = 0; flight < FLIGHTS_MAX && odd < ODD_MAX; flight++) {
-    if (flight > 0 && !ml_store_has_time(store)) break;
+  struct tries tries = {0};
+  while (fly(&tries, store)) {
     char text[ML_RECORD_MAX];
     struct ml_write write = next_write(lock, lock->ttl, text);
     int64_t deadline = ml_clock_after(ml_clock_now(), lock->ttl);
-    bool replies = ml_store_is_proxy(store) || odd == ODD_MAX - 1;
+    bool replies = ml_store_is_proxy(store) || tries.odd == ODD_MAX - 1;
     struct ml_view view;
     status = ml_store_take(store, &lock->key, &write, at, replies, &view, error);
     ml_courtesy_tried(&lock->courtesy, 1);
@@ -254,10 +270,10 @@ static enum ml_status take(struct ml_lock *lock, struct ml_store *store, struct 
     if (status == ML_UNSUPPORTED) return status;
     if (status != ML_OK) {
       if (view.sent && !view.beaten) lock->in_doubt = true;
-      odd++;
+      tries.odd++;
       /* What another flight would not change. After an answer that was none of memcached's no reply
        * is waited for: at a number or OK, as other servers greet, libmemcached ends the process. */
-      if (view.fence_is_bad || (odd == ODD_MAX - 1 && !view.unsaid)) break;
+      if (view.fence_is_bad || (tries.odd == ODD_MAX - 1 && !view.unsaid)) break;
       continue;
     }
     struct ml_record record;
@@ -269,7 +285,7 @@ static enum ml_status take(struct ml_lock *lock, struct ml_store *store, struct 
                          ml_store_server(store, &lock->key));
         version = view.version;
         at = &version;
-        odd++;
+        tries.odd++;
         break;
       }
       status = win(lock, store, &view, deadline, error);
@@ -298,7 +314,7 @@ static enum ml_status take(struct ml_lock *lock, struct ml_store *store, struct 
       status = ml_fail(error, ML_REFUSED, "%s does not keep what it is given",
                        ml_store_server(store, &lock->key));
       ml_store_drop(store, &lock->key);
-      odd++;
+      tries.odd++;
       break;
     case ANOTHERS:
       lock->sight.fence = view.fence;
@@ -694,11 +710,14 @@ bool ml_lock_finish(struct ml_lock *lock, struct ml_store *store, struct ml_fini
 enum ml_status ml_item_read(struct ml_store *store, const struct ml_key *key, struct ml_view *view,
                             struct ml_error *error) {
   enum ml_status status = ML_TIMEOUT;
-  for (int odd = 0; odd < ODD_MAX; odd++) {
-    if (odd > 0 && !ml_store_has_time(store)) break;
+  struct tries tries = {0};
+  while (fly(&tries, store)) {
     status = ml_store_read(store, key, false, view, error);
     if (status == ML_UNSUPPORTED || (status == ML_OK && view->present)) break;
-    if (status != ML_OK) continue;
+    if (status != ML_OK) {
+      tries.odd++;
+      continue;
+    }
     switch (ml_store_probe(store, key, error)) {
     case ML_ANSWER_ABSENT:
       return ML_OK;
@@ -709,6 +728,7 @@ enum ml_status ml_item_read(struct ml_store *store, const struct ml_key *key, st
     case ML_ANSWER_REFUSED:
     case ML_ANSWER_NONE:
       status = error->status;
+      tries.odd++;
       break;
     }
   }

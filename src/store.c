@@ -719,19 +719,20 @@ static memcached_return_t note_stat(const memcached_instance_st *instance, const
   return MEMCACHED_SUCCESS;
 }
 
-/* What a memcached tells of itself; a proxy answers with an error, or hangs up. */
+/* What a memcached tells of itself; a proxy answers with an error, or hangs up. Between its
+ * question for the version and the one for statistics libmemcached may have connected anew by
+ * itself, without a word of who we are: the connection is not used after this. */
 static void ask_stats(struct ml_store *store, struct link *link, struct ml_facts *facts) {
   static char settings[] = "settings"; /* libmemcached wants what it could write to */
   char *const kinds[] = {NULL, settings};
   for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
     arm_for_the_rest(store, link, 1);
     reply(link, true);
-    if (memcached_stat_execute(link->handle, kinds[i], note_stat, facts) != MEMCACHED_SUCCESS) {
-      drop(link);
+    if (memcached_stat_execute(link->handle, kinds[i], note_stat, facts) != MEMCACHED_SUCCESS)
       break;
-    }
     store->round_trips++;
   }
+  drop(link);
   facts->is_proxy = !facts->tells;
 }
 

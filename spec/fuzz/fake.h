@@ -23,6 +23,7 @@
 #ifndef FAKE_H
 #define FAKE_H
 
+#include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
@@ -426,7 +427,7 @@ static void fake_close(struct fake_line *line) {
 static void fake_note(const struct fake_command *command, const char *text, size_t length) {
   const char *key = command->count > 1 ? command->words[1] : "";
   if (fake_is_write(command->words[0]) && key[0] != '#') {
-    bool stored = fake_begins(text, length, "STORED");
+    bool stored = fake_begins(text, length, "STOR"); /* libmemcached looks at no more of it */
     fake.stored = fake.stored || stored;
     fake.removed = fake.removed || (stored && command->length == 0);
     fake.absent = fake.absent || fake_begins(text, length, "NOT_FOUND");
@@ -675,6 +676,22 @@ static void fake_end(void) {
 static bool fake_said(const char *bytes, size_t length) {
   (void)pthread_mutex_lock(&fake.mutex);
   bool found = fake.overflow || length == 0 || memmem(fake.log, fake.logged, bytes, length) != NULL;
+  (void)pthread_mutex_unlock(&fake.mutex);
+  return found;
+}
+
+/* Was an item of this key shown since the operation began? libmemcached takes any byte that is not
+ * a visible character for the space after the key. */
+static bool fake_showed(const char *key) {
+  char header[300];
+  size_t length = (size_t)snprintf(header, sizeof header, "VALUE %s", key);
+  (void)pthread_mutex_lock(&fake.mutex);
+  bool found = fake.overflow;
+  const char *at = fake.log, *end = fake.log + fake.logged;
+  while (!found && (at = memmem(at, (size_t)(end - at), header, length)) != NULL) {
+    at += length;
+    found = at == end || !isgraph((unsigned char)*at);
+  }
   (void)pthread_mutex_unlock(&fake.mutex);
   return found;
 }
