@@ -14,6 +14,10 @@
 
 #define LINE 2048
 
+#ifndef MSG_NOSIGNAL /* macOS: the process then has SIGPIPE as it likes */
+#define MSG_NOSIGNAL 0
+#endif
+
 struct connection {
   int fd;
   int64_t timeout;

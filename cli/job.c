@@ -204,7 +204,7 @@ void job_run(struct job *job) {
     reap(job);
     if (is_over(job)) break;
     forward(job);
-    signals_await(losses, next_look(job));
+    signals_await(job->is_proven ? -1 : losses, next_look(job));
   }
   guard_tell(job->guard, (struct guard_order){.group = 0});
   terminal_take_back(&job->terminal, job->group);

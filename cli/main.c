@@ -1,6 +1,8 @@
 /* memlock: locks on memcached, for the shell. Chooses the subcommand. */
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "commands.h"
 #include "exits.h"
@@ -52,4 +54,15 @@ static int choose(int argc, char **argv) {
   return options_wrong(NULL, "there is no command '%s'", name);
 }
 
-int main(int argc, char **argv) { return flush(choose(argc, argv)); }
+/* Where we were started with a closed standard descriptor, a pipe or socket of ours must not take
+ * its number. The command finds it closed, as we did. */
+static void occupy_standard_descriptors(void) {
+  int fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+  while (fd >= 0 && fd <= STDERR_FILENO) fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+  if (fd >= 0) (void)close(fd);
+}
+
+int main(int argc, char **argv) {
+  occupy_standard_descriptors();
+  return flush(choose(argc, argv));
+}

@@ -56,13 +56,13 @@ bool options_span(const char *command, const char *option, const char *text, enu
   char *end;
   double seconds = strtod(text, &end);
   bool endless = kind == SPAN_ENDLESS && strcmp(text, "inf") == 0;
-  bool begins_well = (*text >= '0' && *text <= '9') || *text == '.';
+  bool is_decimal = strspn(text, "0123456789.") > 0 && strpbrk(text, "xX") == NULL;
   if (endless) {
     *span = ML_FOREVER;
     return true;
   }
   seconds *= unit(end);
-  if (!begins_well || end == text || unit(end) == 0 || !(seconds >= 0 && seconds < 1e9) ||
+  if (!is_decimal || end == text || unit(end) == 0 || !(seconds >= 0 && seconds < 1e9) ||
       (kind == SPAN_POSITIVE && seconds <= 0)) {
     (void)options_wrong(command, "--%s wants a time in seconds%s, or with s, m, h or d%s: not '%s'",
                         option, kind == SPAN_POSITIVE ? " above 0" : "",
@@ -135,7 +135,7 @@ static bool read_password(struct options *options, const char *command) {
                         path, ML_LABEL_MAX);
     return false;
   }
-  (void)snprintf(options->password, sizeof options->password, "%s", line);
+  memcpy(options->password, line, strlen(line) + 1);
   return true;
 }
 

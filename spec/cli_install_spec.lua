@@ -41,8 +41,8 @@ for command in help():gmatch("\n  memlock (%a+)") do commands[#commands + 1] = c
 describe("make", function()
   -- Installs this build as it is: -o keeps make from building it anew with other flags.
   local function make(target, place)
-    return support.run { "make", "-s", "-o", "all", target, "BUILD=" .. support.build, "DESTDIR=" .. place,
-      "PREFIX=/usr", "LUA_VERSION=5.4", timeout = 120,
+    return support.run { "make", "-s", "-o", "all", target, "BUILD=" .. support.build,
+      "DESTDIR=" .. place, "PREFIX=/usr", "LUA_VERSION=5.4", timeout = 120,
       env = { MAKEFLAGS = false, MAKELEVEL = false, LD_PRELOAD = false } }
   end
 

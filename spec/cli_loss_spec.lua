@@ -4,65 +4,31 @@
 local support = require "spec.support"
 support.setup()
 
+local jobs = require "spec.support.jobs"
 local memlock = require "memlock"
 
 local server = support.server()
 local raw = server:raw()
 
 local LOST = 73
+local assert_ends, living = jobs.assert_ends, jobs.living
 
 local name, key
+
+local function start(address, options, script)
+  return jobs.start(address, name, options, script)
+end
 
 before_each(function()
   name = support.name()
   key = "memlock:" .. name
 end)
 
--- Starts `memlock run` with a shell script that says which processes it has, one line each, and
--- then "ready".
--- @return the program, and the list of those processes
-local function start(address, options, script)
-  local words = { "run" }
-  table.move(options, 1, #options, 2, words)
-  for _, word in ipairs { name, "--", "sh", "-c", script } do words[#words + 1] = word end
-  local program = support.start_command(address, words)
-  local pids = {}
-  local line = program:read_line()
-  while line ~= "ready" do
-    pids[#pids + 1] = math.tointeger(tonumber(line))
-    line = program:read_line()
-  end
-  support.defer(function()
-    for _, pid in ipairs(pids) do support.posix.kill(pid, "KILL") end
-  end)
-  return program, pids
-end
-
--- A command and a grandchild in its group, neither of which hears TERM.
-local stubborn = [[
-  trap "" TERM
-  sh -c 'trap "" TERM; echo $$; while :; do sleep 0.1; done' &
-  sleep 0.2; echo $$; echo ready
-  while :; do sleep 0.1; done]]
-
--- One that ends with TERM and says so, with 0.
-local docile = [[
-  trap 'echo term; exit 0' TERM
-  echo $$; echo ready
-  while :; do sleep 0.05; done]]
-
-local function living(pids)
-  local count = 0
-  for _, pid in ipairs(pids) do
-    if support.running(pid) then count = count + 1 end
-  end
-  return count
-end
-
-local function assert_ends(program, code, seconds)
-  local result = program:wait(seconds or 20)
-  assert.same({ "exit", code }, { result.kind, result.code }, tostring(result))
-  return result
+-- Seconds of processor time that a process has used.
+local function cpu_time(pid)
+  local file <close> = assert(io.open(("/proc/%d/stat"):format(pid)))
+  local user, system = file:read("a"):match("%) %a" .. (" %S+"):rep(10) .. " (%d+) (%d+)")
+  return (user + system) / 100
 end
 
 describe("a link that is cut", function()
@@ -95,7 +61,7 @@ describe("a link that is cut", function()
       local offset = i
       children[i] = support.child(function()
         name = support.name()
-        cut_run(offset, stubborn)
+        cut_run(offset, jobs.stubborn)
         return true
       end)
       if #children % 4 == 0 then
@@ -106,7 +72,7 @@ describe("a link that is cut", function()
   end)
 
   it("is lost also when the command then ends with 0", function()
-    local result = cut_run(1, docile)
+    local result = cut_run(1, jobs.docile)
     assert.equal("term\n", result.out)
     assert.truthy(result.err:find("could not be renewed", 1, true), result.err)
   end)
@@ -158,7 +124,7 @@ describe("a record that is gone", function()
   end)
 
   it("or is somebody else's: the same, and it stays theirs", function()
-    local program, pids = start(server, { "-t", "1.5" }, stubborn)
+    local program, pids = start(server, { "-t", "1.5" }, jobs.stubborn)
     raw:set(key, "memlock/1 other 1 1 60 somebody", 60)
     local result = assert_ends(program, LOST)
     assert.truthy(result.err:find("was lost", 1, true), result.err)
@@ -167,11 +133,18 @@ describe("a record that is gone", function()
   end)
 
   it("sends TERM first with --loss-grace, and KILL later", function()
-    local program = start(server, { "-t", "1.5", "--loss-grace", "5" }, docile)
+    local program = start(server, { "-t", "1.5", "--loss-grace", "5" }, jobs.docile)
     raw:delete(key)
     assert.equal("term\n", assert_ends(program, LOST).out)
-    local slow, pids = start(server, { "-t", "1.5", "--loss-grace", "1" }, stubborn)
+    local slow, pids = start(server, { "-t", "1.5", "--loss-grace", "1" }, jobs.stubborn)
     raw:delete(key)
+    support.eventually(function()
+      slow:pump(0.01)
+      return slow.text.err:find("asked to end", 1, true)
+    end)
+    local used = cpu_time(slow.pid)
+    support.sleep(0.5)
+    assert.is_true(cpu_time(slow.pid) - used < 0.25, "it is busy while it waits")
     assert_ends(slow, LOST)
     assert.equal(0, living(pids))
   end)
@@ -187,7 +160,7 @@ describe("a record that is gone", function()
   it("with a flush of the server, or its restart", function()
     local own = support.memcached()
     for _, spoil in ipairs { function() own:raw():flush_all() end, function() own:restart() end } do
-      local program, pids = start(own, { "-t", "3" }, stubborn)
+      local program, pids = start(own, { "-t", "3" }, jobs.stubborn)
       spoil()
       assert_ends(program, LOST)
       assert.equal(0, living(pids))
@@ -203,47 +176,4 @@ it("a server that is out of reach at the end is said, and the code is the comman
   program:write("\n")
   local result = assert_ends(program, 6)
   assert.truthy(result.err:find("ends by itself", 1, true), result.err)
-end)
-
-describe("a stop", function()
-  it("of memlock past the lease: the command is gone by then, and it says lost", function()
-    local program, pids = start(server, { "-t", "2" }, stubborn)
-    local other = memlock.client(server.address):lock(name)
-    program:kill("STOP")
-    support.eventually(function() return other:acquire() end, 20)
-    assert.equal(0, living(pids))
-    program:kill("CONT")
-    local result = assert_ends(program, LOST)
-    assert.truthy(result.err:find("was lost", 1, true), result.err)
-    assert(other:verify())
-    other:release()
-  end)
-
-  it("of everything past the lease: the command does not go on", function()
-    local program, pids = start(server, { "-t", "2" }, [[
-      echo $$; echo ready
-      while :; do echo beat; sleep 0.05; done]])
-    program:kill("STOP")
-    support.posix.kill(-pids[1], "STOP")
-    support.sleep(0.2)
-    program:pump(0)
-    local before = #program.text.out
-    local other = memlock.client(server.address):lock(name)
-    support.eventually(function() return other:acquire() end, 20)
-    program:kill("CONT")
-    local result = assert_ends(program, LOST)
-    assert.is_true(#result.out <= before + #"beat\n", result.out)
-    assert.equal(0, living(pids))
-    other:release()
-  end)
-
-  it("that is short does no harm", function()
-    local program = start(server, { "-t", "10" }, "echo ready; read line; exit 4")
-    program:kill("STOP")
-    support.sleep(1)
-    program:kill("CONT")
-    support.sleep(0.2)
-    program:write("\n")
-    assert.equal("", assert_ends(program, 4).err)
-  end)
 end)

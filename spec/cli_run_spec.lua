@@ -101,6 +101,19 @@ describe("the command", function()
     assert.equal(without, told(("%s run %s --"):format(support.command_path, name)))
   end)
 
+  it("finds a standard descriptor closed that we found closed, and none of ours there", function()
+    for closed = 0, 2 do
+      local place = support.tempdir()
+      local result = support.run { "sh", "-c",
+        ([[exec %d>&-; "$0" run -v "$1" -- sh -c '[ ! -e /proc/$$/fd/%d ] || exit 6; exit 5'
+        echo $? >"$2/code"]]):format(closed, closed), support.command_path, name, place,
+        env = { MEMLOCK_SERVERS = server.address } }
+      local file <close> = assert(io.open(place .. "/code"))
+      assert.equal("5\n", file:read("a"), tostring(result))
+      assert.is_nil(result.out:find("memlock", 1, true))
+    end
+  end)
+
   it("keeps ignoring what we were started to ignore", function()
     local function mask(prefix)
       local result = support.run { "sh", "-c",
@@ -134,7 +147,7 @@ describe("the command", function()
   end)
 
   it("is renewed for longer than its ttl", function()
-    local program = support.start_command(server, { "run", "-t", "1", name, "--", "sleep", "6" })
+    local program = support.start_command(server, { "run", "-t", "1", name, "--", "sleep", "4.5" })
     local client = memlock.client(server.address)
     support.eventually(function() return client:holder(name) end)
     local id = client:holder(name).id
@@ -146,7 +159,7 @@ describe("the command", function()
     end
     local result = program:wait()
     assert.same({ 0, "" }, { result.code, result.err })
-    assert.is_true(result.elapsed > 6)
+    assert.is_true(result.elapsed > 4.5)
   end)
 end)
 
@@ -250,9 +263,10 @@ describe("the exit code", function()
     end
     for _, option in ipairs { "ttl", "wait", "grace", "loss-grace", "at-least", "max-hold",
       "timeout" } do
-      for _, value in ipairs { "-1", "abc", "", "1x", "nan", "1e300", "5 s", " 5" } do
-        wrong_option("--" .. option, "--" .. option, value)
-      end
+      wrong_option("--" .. option, "--" .. option, "-1")
+    end
+    for _, value in ipairs { "abc", "", "1x", "nan", "1e300", "5 s", " 5", "0x10" } do
+      wrong_option("--wait", "--wait", value)
     end
     wrong_option("--ttl", "-t", "0")
     wrong_option("--ttl", "-t", "29d")
