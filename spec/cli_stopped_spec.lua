@@ -1,5 +1,5 @@
---- memlock run that is stopped (SIGSTOP), and so renews nothing: its command is over before somebody
--- else has the lock, and does not go on afterwards.
+--- memlock run that is stopped (SIGSTOP), and so renews nothing: its command is over before
+-- somebody else has the lock, and does not go on afterwards.
 
 local support = require "spec.support"
 support.setup()
