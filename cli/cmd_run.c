@@ -301,28 +301,36 @@ static int fail(const char *what) {
   return EXIT_SYSTEM;
 }
 
-/* The guard is made first, while we have neither threads nor connections that it would inherit. */
-static int run(const struct settings *settings) {
-  struct guard guard;
+static int run_as_client(struct job *job, const struct settings *settings) {
   struct ml_lock lock;
   struct ml_error error;
   char text[ML_KEY_TEXT];
-  struct job job = {.guard = &guard, .lock = &lock, .limits = settings->limits};
+  const char *name = settings->name;
+  job->client = options_open(&settings->common);
+  if (job->client == NULL) return EXIT_SYSTEM;
+  int code = EXIT_SYSTEM;
+  if (ml_client_add(job->client, &lock, text, name, strlen(name), 0, NULL, &error) == ML_OK) {
+    job->lock = &lock;
+    ml_client_auto_refresh(&lock, ML_FOREVER);
+    code = run_guarded(job, settings);
+    (void)ml_client_close(job->client);
+    ml_client_remove(&lock);
+  } else {
+    say_error("%s", error.message);
+  }
+  ml_client_abandon(job->client);
+  return code;
+}
+
+/* The guard is made first, while we have neither threads nor connections that it would inherit. */
+static int run(const struct settings *settings) {
+  struct guard guard;
+  struct job job = {.guard = &guard, .limits = settings->limits};
   if (!child_prepare(settings->name)) return fail("no room in the environment");
   if (!signals_open()) return fail("no pipe for signals");
   if (!guard_start(&guard)) return fail("no process to guard the command");
   terminal_open(&job.terminal);
-  int code = EXIT_SYSTEM;
-  job.client = options_open(&settings->common);
-  if (job.client != NULL && ml_client_add(job.client, &lock, text, settings->name,
-                                          strlen(settings->name), 0, NULL, &error) == ML_OK) {
-    ml_client_auto_refresh(&lock, ML_FOREVER);
-    code = run_guarded(&job, settings);
-  }
-  if (job.client != NULL) {
-    (void)ml_client_close(job.client);
-    ml_client_abandon(job.client);
-  }
+  int code = run_as_client(&job, settings);
   guard_end(&guard);
   return code;
 }
