@@ -72,6 +72,17 @@ static bool take_ttl(struct settings *settings, const char *text) {
   return false;
 }
 
+/* What it may come to is a ttl; see linger(). */
+static bool take_at_least(struct settings *settings, const char *text) {
+  struct ml_error error;
+  int64_t ttl;
+  if (!options_span(RUN, "at-least", text, SPAN_ANY, &settings->at_least)) return false;
+  if (settings->at_least == 0) return true;
+  if (ml_client_check_ttl(ml_clock_seconds(settings->at_least), &ttl, &error) == ML_OK) return true;
+  (void)options_wrong(RUN, "--at-least is longer than a lock can last, which is 28 days");
+  return false;
+}
+
 static bool take_exit_code(struct settings *settings, const char *text) {
   char *end;
   long code = strtol(text, &end, 10);
@@ -109,7 +120,7 @@ static bool take(struct settings *settings, int code, const char *value) {
   case OPTION_LOSS_GRACE:
     return options_span(RUN, "loss-grace", value, SPAN_ANY, &settings->limits.loss_grace);
   case OPTION_AT_LEAST:
-    return options_span(RUN, "at-least", value, SPAN_ANY, &settings->at_least);
+    return take_at_least(settings, value);
   case OPTION_MAX_HOLD:
     return options_span(RUN, "max-hold", value, SPAN_POSITIVE, &settings->limits.max_hold);
   case OPTION_LABEL:

@@ -1,7 +1,6 @@
 #include "guard.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -11,6 +10,7 @@
 #endif
 
 #include "clock.h"
+#include "pipe.h"
 #include "process.h"
 
 /* As in signals.c: poll's clock stands still while the machine is suspended, the lease does not. */
@@ -54,11 +54,7 @@ static void watch(int fd) {
 
 bool guard_start(struct guard *guard) {
   int ends[2];
-  if (pipe(ends) != 0) return false;
-  for (int i = 0; i < 2; i++) {
-    (void)fcntl(ends[i], F_SETFD, FD_CLOEXEC);
-    (void)fcntl(ends[i], F_SETFL, O_NONBLOCK);
-  }
+  if (!pipe_open(ends)) return false;
   pid_t pid = fork();
   if (pid == 0) {
     sigset_t before;

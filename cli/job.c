@@ -40,10 +40,12 @@ static void instruct_guard(const struct job *job, int64_t until) {
 }
 
 static void seal(struct job *job, enum job_fate fate, int64_t kill_at) {
-  if (job->fate != JOB_GOES_ON) kill_at = least(kill_at, job->kill_at);
+  if (job->fate != JOB_GOES_ON)
+    kill_at = least(kill_at, job->kill_at);
+  else if (kill_at > ml_clock_now())
+    send(job, SIGTERM);
   job->fate = fate;
   job->kill_at = kill_at;
-  if (kill_at > ml_clock_now()) send(job, SIGTERM);
   if (fate == JOB_LOST) instruct_guard(job, kill_at);
 }
 
@@ -74,8 +76,7 @@ static void look_after_lease(struct job *job) {
   if (job->fate == JOB_LOST) return;
   int64_t kill_at = now + left - margin(job);
   if (left <= notice(job)) {
-    say("lock \"%s\" could not be renewed, and its lease is about to end: the command is asked to "
-        "end",
+    say("lock \"%s\" could not be renewed, and its lease ends soon: the command is asked to end",
         job->lock->name);
     seal(job, JOB_LOST, kill_at);
     return;

@@ -1,12 +1,12 @@
 #include "signals.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <stddef.h>
 #include <unistd.h>
 
 #include "clock.h"
+#include "pipe.h"
 
 /* A machine's suspension stops poll's clock, but no lease: look at ours this often. */
 #define NAP (ML_SECOND / 2)
@@ -56,11 +56,7 @@ static void set(int number, void (*handler)(int)) {
 }
 
 bool signals_open(void) {
-  if (pipe(ends) != 0) return false;
-  for (int i = 0; i < 2; i++) {
-    (void)fcntl(ends[i], F_SETFD, FD_CLOEXEC);
-    (void)fcntl(ends[i], F_SETFL, O_NONBLOCK);
-  }
+  if (!pipe_open(ends)) return false;
   for (size_t i = 0; i < COUNT; i++) {
     (void)sigaction(table[i].number, NULL, &table[i].before);
     if (table[i].treatment == CATCH && table[i].before.sa_handler == SIG_IGN) continue;
