@@ -201,11 +201,11 @@ static enum ml_status read_keys(struct connection *connection, dump_key *take, v
   }
 }
 
-static enum ml_status ask(struct connection *connection, dump_key *take, void *context,
-                          struct ml_error *error) {
+static enum ml_status ask(struct connection *connection, const char *command, dump_key *take,
+                          void *context, struct ml_error *error) {
   int64_t until = ml_clock_after(ml_clock_now(), connection->timeout);
   for (;;) {
-    enum ml_status status = write_all(connection, "lru_crawler metadump all\r\n", error);
+    enum ml_status status = write_all(connection, command, error);
     if (status == ML_OK) status = read_keys(connection, take, context, error);
     if (status != ML_HELD) return status;
     if (ml_clock_now() >= until) return ML_REFUSED;
@@ -213,12 +213,21 @@ static enum ml_status ask(struct connection *connection, dump_key *take, void *c
   }
 }
 
+/* By the hash table, which has all keys; an older memcached only knows the way by its LRU lists, on
+ * which a key that moves from one to the other just then is missed. */
+static enum ml_status ask_in_any_way(struct connection *connection, dump_key *take, void *context,
+                                     struct ml_error *error) {
+  enum ml_status status = ask(connection, "lru_crawler metadump hash\r\n", take, context, error);
+  if (status != ML_REFUSED) return status;
+  return ask(connection, "lru_crawler metadump all\r\n", take, context, error);
+}
+
 enum ml_status dump_keys(const struct ml_address *address, const struct dump_login *login,
                          int64_t timeout, dump_key *take, void *context, struct ml_error *error) {
   struct connection connection = {.fd = -1, .timeout = timeout, .server = address->text};
   enum ml_status status = dial(&connection, address, error);
   if (status == ML_OK && login->username != NULL) status = log_in(&connection, login, error);
-  if (status == ML_OK) status = ask(&connection, take, context, error);
+  if (status == ML_OK) status = ask_in_any_way(&connection, take, context, error);
   hang_up(&connection);
   return status;
 }

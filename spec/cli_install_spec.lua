@@ -134,12 +134,13 @@ describe("the completion for bash", function()
   it("offers the locks that are held", function()
     local client = memlock.client(server.address)
     local name = support.name("held")
-    assert(client:lock(name):acquire())
+    local lock = assert(client:lock(name):acquire())
     -- It gives a slow machine no time, for a person is waiting.
     for _, line in ipairs { "memlock status ",
       "memlock break -s " .. server.address .. " " .. name:sub(1, -3) } do
       support.eventually(function() return complete(line)[name] end, 20)
     end
+    assert(lock:release())
     client:close()
   end)
 
