@@ -79,8 +79,8 @@ SUPPORT  = $(patsubst spec/support/%.c,$(BUILD)/spec/%,$(wildcard spec/support/*
 FUZZERS  = $(patsubst spec/fuzz/%.c,$(BUILD)/spec/%,$(wildcard spec/fuzz/fuzz_*.c))
 TOOLS    = $(patsubst %/posix,%/memlock_posix.so,$(SUPPORT))
 
-.PHONY: all libmemlock.a spec-tools demo test soak fuzz fuzzers model check tidy install uninstall \
-        clean help FORCE
+.PHONY: all libmemlock.a spec-tools demo test soak fuzz fuzzers model check tidy doc install \
+        uninstall clean help FORCE
 .SECONDARY:          # keep the objects that implicit rules chain through
 .DELETE_ON_ERROR:
 
@@ -204,6 +204,15 @@ $(BUILD)/%.tidy: %.c .clang-tidy $(wildcard src/*.h cli/*.h) $(BUILD)/flags
 	$(call say,TIDY,$<)$(TIDY) --quiet --config-file=.clang-tidy $< -- \
 	  $(ML_CPPFLAGS) $(WITH_LUA) $(CPPFLAGS) -std=c11 && touch $@
 
+# The reference, made of the comments in the binding. Debian's ldoc begins with a line that takes
+# another Lua; others have a script that starts it with the right one.
+LDOC ?= $(if $(wildcard /usr/share/lua/$(LUA_VERSION)/ldoc),$(LUA) /usr/bin/ldoc,ldoc)
+doc: $(BUILD)/doc/index.html
+$(BUILD)/doc/index.html: doc/config.ld src/version.h $(wildcard src/lua_*.c)
+	@mkdir -p $(@D)
+	$(call say,LDOC,$@)$(LDOC) --config $< --fatalwarnings --dir '$(abspath $(@D))' \
+	  --date "with version $$(sed -n 's/^#define ML_VERSION "\(.*\)"/\1/p' src/version.h)" . >/dev/null
+
 # ---- Installing -------------------------------------------------------------------------------
 
 install: all
@@ -232,6 +241,7 @@ help:
 	@echo 'make check          install what is missing (clang, valgrind and more); style, warnings,'
 	@echo '                    sanitizers, and the rules of the house'
 	@echo 'make model          verify the protocol with spin: some minutes'
+	@echo 'make doc            the reference, $(BUILD)/doc/index.html (with LDoc)'
 	@echo 'make install        module, command, manual into PREFIX (now $(PREFIX)), below DESTDIR if set'
 	@echo 'make uninstall      take it out again'
 	@echo 'make libmemlock.a   $(ARCHIVE), to link into a program that embeds Lua'

@@ -313,19 +313,17 @@ static int fail(const char *what) {
 }
 
 static int run_as_client(struct job *job, const struct settings *settings) {
-  struct ml_lock lock;
   struct ml_error error;
   char text[ML_KEY_TEXT];
   const char *name = settings->name;
   job->client = options_open(&settings->common);
   if (job->client == NULL) return EXIT_SYSTEM;
   int code = EXIT_SYSTEM;
-  if (ml_client_add(job->client, &lock, text, name, strlen(name), 0, NULL, &error) == ML_OK) {
-    job->lock = &lock;
-    ml_client_auto_refresh(&lock, ML_FOREVER);
+  if (ml_client_add(job->client, job->lock, text, name, strlen(name), 0, NULL, &error) == ML_OK) {
+    ml_client_auto_refresh(job->lock, ML_FOREVER);
     code = run_guarded(job, settings);
     (void)ml_client_close(job->client);
-    ml_client_remove(&lock);
+    ml_client_remove(job->lock);
   } else {
     say_error("%s", error.message);
   }
@@ -336,7 +334,8 @@ static int run_as_client(struct job *job, const struct settings *settings) {
 /* The guard is made first, while we have neither threads nor connections that it would inherit. */
 static int run(const struct settings *settings) {
   struct guard guard;
-  struct job job = {.guard = &guard, .limits = settings->limits};
+  struct ml_lock lock;
+  struct job job = {.guard = &guard, .lock = &lock, .limits = settings->limits};
   if (!child_prepare(settings->name)) return fail("no room in the environment");
   if (!signals_open()) return fail("no pipe for signals");
   if (!guard_start(&guard)) return fail("no process to guard the command");

@@ -27,6 +27,7 @@ external_dependencies = {
 
 build = {
   type = "make",
+  copy_directories = { "doc", "types" }, -- beside the module, where `luarocks doc` finds them
   variables = { -- the same for building and installing, so that installing rebuilds nothing
     BUILD = "build/rock",
     CC = "$(CC)",

@@ -43,7 +43,8 @@ describe("the rock that luarocks makes", function()
     local place = support.tempdir()
     local copied = support.run { "sh", "-c",
       "cp -R Makefile LICENSE src scripts rockspec \"$0\" && " ..
-        "for f in README.md CHANGELOG.md cli doc; do [ ! -e $f ] || cp -R $f \"$0\"; done", place }
+        "for f in README.md CHANGELOG.md cli doc types; do " ..
+        "[ ! -e $f ] || cp -R $f \"$0\"; done", place }
     assert.equal(0, copied.code, tostring(copied))
     local command = { "luarocks", "--only-server", place, timeout = 120, cwd = place,
       env = { HOME = place, BUILD = false, LD_PRELOAD = false, MAKEFLAGS = false,

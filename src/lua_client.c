@@ -1,4 +1,7 @@
 /* The client class: options, names, counters. */
+
+/** @module memlock */
+
 #include <string.h>
 
 #include "clock.h"
@@ -111,6 +114,46 @@ static void push_weak_table(lua_State *L, const char *mode) {
   lua_setmetatable(L, -2);
 }
 
+/**
+ * Options of @{client}.
+ *
+ * @table client_options
+ * @within Options and results
+ * @tfield[opt="memlock:"] string prefix before each name of a lock; up to 248 bytes, and not `#` at
+ *   its beginning
+ * @tfield[opt=16] number ttl seconds that an acquisition lasts unless it is refreshed: above 0, up
+ *   to 28 days
+ * @tfield[opt=0] number wait seconds that `acquire` goes on trying: 0 is one try, `math.huge` for
+ *   ever
+ * @tfield[opt=1] number timeout seconds that one operation may take: above 0
+ * @tfield[opt=0] number retry_min seconds: no pause between two tries is shorter
+ * @tfield[opt=10] number retry_max seconds: none is longer; above 0
+ * @tfield[opt=memlock.sleep] function sleep `sleep(seconds)` makes all pauses, and may yield; when
+ *   it returns false, the wait ends: `cancelled`
+ * @tfield[opt="host:pid"] string label for people who ask for the holder: up to 128 bytes, no
+ *   control characters
+ * @tfield[opt] string identity in place of a new id for each acquisition: 1 to 64 bytes, no spaces.
+ *   All that have one identity are one holder
+ * @tfield[opt=false] boolean proxy the servers are proxies: each command waits for its reply
+ * @tfield[opt] string username for a memcached with `-Y`; goes together with `password`
+ * @tfield[opt] string password
+ */
+
+/**
+ * Makes a client. Nothing is sent, and nothing looked up: the first operation connects.
+ *
+ * A client belongs to one thread at a time. After a `fork` the child's copy works on connections of
+ * its own, and its copies of locks are not held. It gives up what it holds when it is closed, when
+ * it goes out of scope as a `<close>` variable, and when it is collected.
+ *
+ * @function client
+ * @tparam[opt="127.0.0.1:11211"] string|{string,...} servers `host`, `host:port`, `[v6]`,
+ *   `[v6]:port` or `/path/of/a/socket`; a list, or one string with commas. At most 64; their order
+ *   is of no account
+ * @tparam[opt] client_options options
+ * @treturn client
+ * @raise for arguments that are wrong, and where there is no memory
+ */
 int ml_lua_client_new(lua_State *L) {
   static const char *const names[] = {"prefix",    "ttl",      "wait",  "timeout",  "retry_min",
                                       "retry_max", "sleep",    "label", "identity", "proxy",
@@ -144,7 +187,12 @@ int ml_lua_client_new(lua_State *L) {
   return 1;
 }
 
-/* Methods. */
+/**
+ * A client: servers, options, and the locks that were made of it. `tostring` gives its first server
+ * and how many locks it holds.
+ *
+ * @type client
+ */
 
 static const char *check_name(lua_State *L, struct ml_client *client, int arg, size_t *length) {
   luaL_checktype(L, arg, LUA_TSTRING);
@@ -155,7 +203,15 @@ static const char *check_name(lua_State *L, struct ml_client *client, int arg, s
   return name;
 }
 
-/* client:holder(name): a table, false when free, or nil, message, code. */
+/**
+ * Asks the server who holds a lock.
+ *
+ * @function client:holder
+ * @tparam string name of the lock
+ * @treturn[1] holder
+ * @treturn[2] boolean `false`: it is free
+ * @fails timeout, unreachable, refused, unsupported, closed
+ */
 static int client_holder(lua_State *L) {
   struct ml_lua_client *self = ml_lua_checkclient(L, 1);
   size_t length;
@@ -163,7 +219,18 @@ static int client_holder(lua_State *L) {
   return ml_lua_holder(L, self->client, name, length);
 }
 
-/* client:break_lock(name, holder): removes exactly what holder() returned. */
+/**
+ * Removes exactly what `holder` returned, by compare-and-swap: if anybody has written since,
+ * nothing happens. For operators who know that the holder is dead. One that lives notices at its
+ * next refresh, and is not stopped by this: where that matters, wait for the end of its ttl.
+ *
+ * @function client:break_lock
+ * @tparam string name of the lock
+ * @tparam holder holder what @{client:holder} returned (its `value` is what counts)
+ * @treturn[1] boolean `true`
+ * @fails held (something else stands there now, untouched), not_held (it is free), timeout,
+ *   unreachable, refused, unsupported, closed
+ */
 static int client_break_lock(lua_State *L) {
   struct ml_lua_client *self = ml_lua_checkclient(L, 1);
   size_t length, value_length;
@@ -178,7 +245,35 @@ static int client_break_lock(lua_State *L) {
   return ml_lua_result(L, status, &error);
 }
 
-/* client:stats(): a table of counters. */
+/**
+ * What @{client:stats} returns. All count from the making of the client.
+ *
+ * @table stats
+ * @within Options and results
+ * @tfield integer attempts tries to acquire
+ * @tfield integer acquired tries that did
+ * @tfield integer contended tries that found another holder
+ * @tfield integer refreshed by `refresh`
+ * @tfield integer released by `release`, at the end of a scope or of the client
+ * @tfield integer lost acquisitions that an operation found to be lost
+ * @tfield integer errors operations that ended in `timeout`, `unreachable`, `refused` or
+ *   `unsupported`
+ * @tfield integer round_trips to any server, those in the background included
+ * @tfield number waited seconds of pauses between tries
+ * @tfield integer passes of the thread that renews: flights that renew all locks of a server that
+ *   are due
+ * @tfield integer renewals that it made
+ * @tfield integer failures of renewals, which it then tried again
+ * @tfield integer losses that it found
+ * @tfield number longest_delay seconds that a renewal began later than it was due
+ */
+
+/**
+ * Counters, for graphs and for the curious.
+ *
+ * @function client:stats
+ * @treturn stats
+ */
 static int client_stats(lua_State *L) {
   struct ml_lua_client *self = ml_lua_checkclient(L, 1);
   struct ml_stats stats;
@@ -213,7 +308,15 @@ static int client_stats(lua_State *L) {
   return 1;
 }
 
-/* client:fd(): a descriptor for event loops, readable when client:poll() has something to do. */
+/**
+ * A descriptor for event loops: readable when a lock was lost in the background, and @{client:poll}
+ * has something to do. It is the client's, and the same each time: watch it, do not read or close
+ * it.
+ *
+ * @function client:fd
+ * @treturn[1] integer
+ * @fails refused (no descriptor to be had), closed
+ */
 static int client_fd(lua_State *L) {
   struct ml_lua_client *self = ml_lua_checkclient(L, 1);
   struct ml_error error;
@@ -252,8 +355,14 @@ static int poll_step(lua_State *L, int status, lua_KContext calls) {
   return 1;
 }
 
-/* client:poll(): calls on_lost(lock, message) of what was lost in the background since the last
- * time. Returns the number of calls. */
+/**
+ * Calls the `on_lost` of the locks that were lost in the background since the last time, in the
+ * order of their loss. It sends nothing. An error in one passes through, and the others are called
+ * by the next `poll`.
+ *
+ * @function client:poll
+ * @treturn integer number of calls made
+ */
 static int client_poll(lua_State *L) {
   (void)ml_lua_checkclient(L, 1);
   return poll_step(L, LUA_OK, 0);
@@ -308,7 +417,38 @@ static void set_failure(lua_State *L, const struct ml_error *error) {
   lua_setfield(L, -2, "code");
 }
 
-/* client:check(): a table for each server, with what it is and what makes it unfit for locks. */
+/**
+ * What @{client:check} tells of a server. Where it could not be asked, there are only `server`,
+ * `fit`, `findings`, `message` and `code`; where it does not tell what a memcached tells, as a
+ * proxy does not, all that comes from its statistics is missing.
+ *
+ * @table server
+ * @within Options and results
+ * @tfield string server its address
+ * @tfield boolean fit nothing speaks against locks there
+ * @tfield {string,...} findings what does: sentences, none for a fit one
+ * @tfield boolean cas a compare-and-swap was tried, and worked
+ * @tfield boolean proxy it does not tell what a memcached tells
+ * @tfield number round_trip seconds of one read
+ * @tfield ?string version by `stats`
+ * @tfield ?integer uptime seconds, by `stats`
+ * @tfield ?integer clock_offset its wall clock minus ours, in whole seconds, by `stats`
+ * @tfield ?boolean evicting it drops items when memory is short (no `-M`), by `stats settings`
+ * @tfield ?integer evictions items that it dropped so far, by `stats`
+ * @tfield ?integer memory_limit bytes, by `stats`
+ * @tfield ?integer memory_used bytes, by `stats`
+ * @tfield ?string message why it could not be asked
+ * @tfield ?string code the same for programs: one of the @{codes}
+ */
+
+/**
+ * Are the servers fit for locks? Asks each of them, and tries a compare-and-swap on a key of its
+ * own.
+ *
+ * @function client:check
+ * @treturn[1] {server,...} one for each server, in the order of their addresses
+ * @fails closed
+ */
 static int client_check(lua_State *L) {
   struct ml_lua_client *self = ml_lua_checkclient(L, 1);
   const struct ml_servers *servers = ml_client_servers(self->client);
@@ -330,7 +470,13 @@ static int client_check(lua_State *L) {
   return 1;
 }
 
-/* client:close(): gives up what it holds, within one timeout. Returns true. */
+/**
+ * Gives up all that it holds, within one `timeout` in all, and ends. What could not be given up
+ * ends with its ttl. A second call does nothing.
+ *
+ * @function client:close
+ * @treturn boolean `true`
+ */
 static int client_close(lua_State *L) {
   struct ml_lua_client *self = ml_lua_checkclient(L, 1);
   (void)ml_client_close(self->client);

@@ -1,4 +1,7 @@
 /* What the classes share: results, pauses, options. */
+
+/** @module memlock */
+
 #include <math.h>
 #include <string.h>
 
@@ -29,6 +32,19 @@ static void set_string(lua_State *L, const char *key, const char *value) {
   lua_setfield(L, -2, key);
 }
 
+/**
+ * Who holds a lock, as @{lock:holder} and @{client:holder} tell. Where a value stands that is none
+ * of memlock's, so that some other program has the key, there are only `mine` and `value`.
+ *
+ * @table holder
+ * @within Options and results
+ * @tfield string label for people: the holder's option `label`
+ * @tfield integer since when, in Unix seconds of the holder's clock
+ * @tfield number ttl seconds that the last write asked for
+ * @tfield boolean mine this client has it, or its identity
+ * @tfield string id of the acquisition, or the identity
+ * @tfield string value all that stands in memcached, for @{client:break_lock}
+ */
 int ml_lua_holder(lua_State *L, struct ml_client *client, const char *name, size_t length) {
   struct ml_error error;
   struct ml_holder holder;
@@ -70,7 +86,13 @@ void ml_lua_pause(lua_State *L, int64_t pause, lua_KContext context, lua_KFuncti
 
 bool ml_lua_said_false(lua_State *L) { return lua_isboolean(L, -1) && !lua_toboolean(L, -1); }
 
-/* memlock.sleep(seconds): sleeps the thread; a signal wakes it early. Returns true. */
+/**
+ * Sleeps the thread; a signal wakes it early. It is what a client without an option `sleep` does.
+ *
+ * @function sleep
+ * @tparam number seconds 0 or more
+ * @treturn boolean `true`
+ */
 int ml_lua_sleep(lua_State *L) {
   double seconds = ml_lua_checkwait(L, 1);
   (void)ml_clock_sleep(ml_clock_span(seconds));

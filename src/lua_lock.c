@@ -1,4 +1,7 @@
 /* The lock class. */
+
+/** @module memlock */
+
 #include <string.h>
 
 #include "clock.h"
@@ -42,6 +45,39 @@ static void remember(lua_State *L, const struct ml_lock *lock) {
   lua_rawset(L, 7);
   lua_settop(L, 4);
 }
+
+/**
+ * Options of @{client:lock}. What is not given is the client's.
+ *
+ * @table lock_options
+ * @within Options and results
+ * @tfield[opt] number ttl seconds that an acquisition lasts unless it is refreshed: above 0, up to
+ *   28 days
+ * @tfield[opt] number wait seconds that `acquire` goes on trying: 0 is one try, `math.huge` for
+ *   ever
+ * @tfield[opt] string identity in place of a new id for each acquisition: 1 to 64 bytes, no spaces
+ * @tfield[opt=false] boolean auto_refresh a thread renews it at a third of its ttl, while it is
+ *   held
+ * @tfield[opt=math.huge] number max_hold seconds from an acquisition on, after which the thread
+ *   renews it no more; needs `auto_refresh`
+ * @tfield[opt] function on_lost `on_lost(lock, message)`: called by @{client:poll} when the thread
+ *   has found it lost; may yield; needs `auto_refresh`
+ */
+
+/** @type client */
+
+/**
+ * Makes a lock object. Nothing is sent.
+ *
+ * The object keeps its client alive. When it is collected, it gives up what it holds, without
+ * waiting.
+ *
+ * @function client:lock
+ * @tparam string name one byte or more of 0x21-0x7e or 0x80-0xff; see @{check_name}
+ * @tparam[opt] lock_options options
+ * @treturn[1] lock
+ * @fails closed, refused
+ */
 int ml_lua_lock_new(lua_State *L) {
   static const char *const names[] = {"ttl",      "wait",    "identity", "auto_refresh",
                                       "max_hold", "on_lost", NULL};
@@ -84,6 +120,15 @@ int ml_lua_lock_new(lua_State *L) {
   }
   return 1;
 }
+
+/**
+ * A lock: a lease on a name. The same object serves any number of acquisitions, one after another.
+ *
+ * As a `<close>` variable it is given up at the end of its block, in whatever way that is left;
+ * this says nothing, also when it was lost. `tostring` gives its name and state.
+ *
+ * @type lock
+ */
 
 /* lock:acquire([wait]) and lock:with(fn, ...) */
 
@@ -211,6 +256,16 @@ static int acquire_step(lua_State *L, int status, lua_KContext context) {
   }
 }
 
+/**
+ * Acquires it: one try at once, then more after pauses, for up to `wait` seconds, also while the
+ * server cannot be reached. An object that saw others waiting, and was the last to have it, begins
+ * with a pause.
+ *
+ * @function lock:acquire
+ * @tparam[opt] number wait seconds: 0 is one try, `math.huge` for ever; the lock's own by default
+ * @treturn[1] lock the same object, so that `local l <close> = assert(lock:acquire(5))` works
+ * @fails held, timeout, unreachable, refused, unsupported, cancelled, closed
+ */
 static int lock_acquire(lua_State *L) {
   struct ml_lua_lock *self = checklock(L, 1);
   double seconds = lua_isnoneornil(L, 2) ? self->wait : ml_lua_checkwait(L, 2);
@@ -227,6 +282,23 @@ static int lock_acquire(lua_State *L) {
   return 1;
 }
 
+/**
+ * Acquires it, as the lock's option `wait` says; calls `fn(lock, ...)`; gives it up.
+ *
+ * An error in `fn` passes through unchanged, after the release. A release whose outcome is unknown
+ * does not count: `fn` ran with the lock.
+ *
+ * @function lock:with
+ * @tparam function fn may yield; anything that can be called will do
+ * @param ... its further arguments
+ * @treturn[1] boolean `true`
+ * @return[1] ... all results of `fn`
+ * @treturn[2] nil
+ * @treturn[2] string message
+ * @treturn[2] string `lost`: it was lost while `fn` ran
+ * @return[2] ... all results of `fn`
+ * @fails held, timeout, unreachable, refused, unsupported, cancelled, closed: `fn` was not called
+ */
 static int lock_with(lua_State *L) {
   struct ml_lua_lock *self = checklock(L, 1);
   if (!lua_isfunction(L, 2) && luaL_getmetafield(L, 2, "__call") == LUA_TNIL)
@@ -239,7 +311,16 @@ static int lock_with(lua_State *L) {
 
 /* The other operations. */
 
-/* lock:refresh([ttl]) */
+/**
+ * Begins a full ttl from now. After a failure other than `lost` and `not_held` the lease goes on as
+ * it was, or is over at the end of the shorter one of the two.
+ *
+ * @function lock:refresh
+ * @tparam[opt] number ttl seconds: above 0, up to 28 days; the lock's own by default. With
+ *   `auto_refresh` the renewals that follow ask for the same
+ * @treturn[1] boolean `true`
+ * @fails lost, not_held, timeout, unreachable, refused, unsupported, closed
+ */
 static int lock_refresh(lua_State *L) {
   struct ml_lua_lock *self = checklock(L, 1);
   struct ml_error error;
@@ -252,21 +333,41 @@ static int lock_refresh(lua_State *L) {
   return ml_lua_result(L, ml_client_refresh(&self->lock, ttl, &error), &error);
 }
 
-/* lock:release() */
+/**
+ * Gives it up. `held` is false before anything is sent. After a failure other than `lost` and
+ * `not_held` the outcome is unknown: a second call can finish the job, and else the ttl does.
+ *
+ * @function lock:release
+ * @treturn[1] boolean `true`
+ * @fails lost, not_held, timeout, unreachable, refused, unsupported, closed
+ */
 static int lock_release(lua_State *L) {
   struct ml_lua_lock *self = checklock(L, 1);
   struct ml_error error;
   return ml_lua_result(L, ml_client_release(&self->lock, &error), &error);
 }
 
-/* lock:verify() */
+/**
+ * Asks the server whether our record stands. It changes nothing, and does not prolong the lease.
+ *
+ * @function lock:verify
+ * @treturn[1] boolean `true`
+ * @fails lost, not_held, timeout, unreachable, refused, unsupported, closed
+ */
 static int lock_verify(lua_State *L) {
   struct ml_lua_lock *self = checklock(L, 1);
   struct ml_error error;
   return ml_lua_result(L, ml_client_verify(&self->lock, &error), &error);
 }
 
-/* lock:held(): boolean, seconds left */
+/**
+ * Is it held now? Answers from the clock, without the network, and is false before the server could
+ * have dropped the record.
+ *
+ * @function lock:held
+ * @treturn boolean
+ * @treturn number seconds left, 0 when it is not held
+ */
 static int lock_held(lua_State *L) {
   struct ml_lua_lock *self = checklock(L, 1);
   int64_t left;
@@ -275,7 +376,13 @@ static int lock_held(lua_State *L) {
   return 2;
 }
 
-/* lock:token(): integer, or nil before the first acquisition */
+/**
+ * The fencing token of the current or last acquisition: larger than those of all earlier
+ * acquisitions of this name, by anybody.
+ *
+ * @function lock:token
+ * @treturn ?integer nil before the first acquisition
+ */
 static int lock_token(lua_State *L) {
   struct ml_lua_lock *self = checklock(L, 1);
   if (self->lock.token == 0)
@@ -285,13 +392,25 @@ static int lock_token(lua_State *L) {
   return 1;
 }
 
-/* lock:holder() */
+/**
+ * Asks the server who holds it, whether or not this object does.
+ *
+ * @function lock:holder
+ * @treturn[1] holder
+ * @treturn[2] boolean `false`: it is free
+ * @fails timeout, unreachable, refused, unsupported, closed
+ */
 static int lock_holder(lua_State *L) {
   struct ml_lua_lock *self = checklock(L, 1);
   return ml_lua_holder(L, self->lock.client, self->lock.name, strlen(self->lock.name));
 }
 
-/* lock:name() */
+/**
+ * Its name, as it was given to @{client:lock}.
+ *
+ * @function lock:name
+ * @treturn string
+ */
 static int lock_name(lua_State *L) {
   struct ml_lua_lock *self = checklock(L, 1);
   lua_pushstring(L, self->lock.name);

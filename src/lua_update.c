@@ -1,4 +1,7 @@
 /* client:update(key, fn [, options]): read-modify-write of any key by compare-and-swap. */
+
+/** @module memlock */
+
 #include <string.h>
 
 #include "backoff.h"
@@ -87,6 +90,34 @@ static int update_step(lua_State *L, int status, lua_KContext where) {
   }
 }
 
+/**
+ * Options of @{client:update}.
+ *
+ * @table update_options
+ * @within Options and results
+ * @tfield[opt=0] number ttl seconds that the new value lasts, rounded up to whole ones: up to 28
+ *   days, or 0, for ever. It does not inherit what the old one had left
+ * @tfield[opt=1] number wait seconds to go on after a lost race: 0 is one try, `math.huge` for ever
+ */
+
+/** @type client */
+
+/**
+ * Changes the value of any key by compare-and-swap: read, call `fn`, write if nobody else did
+ * meanwhile; else again, after a pause. The key is taken as it is, without the client's prefix,
+ * and keeps its flags.
+ *
+ * @function client:update
+ * @tparam string key 1 to 250 bytes of 0x21-0x7e or 0x80-0xff
+ * @tparam function fn `fn(old, flags)`: the old value, nil when there is none, and its flags, an
+ *   integer. It returns the new value, or nil to leave everything as it is. It may be called
+ *   several times, so it only computes; it may yield; an error in it passes through
+ * @tparam[opt] update_options options
+ * @treturn[1] boolean `true`
+ * @treturn[1] ?string the value that now stands there, nil when there is none
+ * @fails conflict, timeout (it may have been written), unreachable, refused, unsupported,
+ *   cancelled, closed
+ */
 int ml_lua_update(lua_State *L) {
   static const char *const names[] = {"ttl", "wait", NULL};
   (void)ml_lua_checkclient(L, 1);
