@@ -13,12 +13,12 @@ local jobs = {}
 -- @param options of `memlock run`, a list
 -- @return the program, and the list of those processes, which end with the scope
 function jobs.start(address, name, options, script)
-  local words = { "run" }
-  table.move(options, 1, #options, 2, words)
+  local words = { "run", "--wait", "10" } -- a busy machine may take longer than an operation may
+  table.move(options, 1, #options, #words + 1, words)
   for _, word in ipairs { name, "--", "sh", "-c", script } do words[#words + 1] = word end
   local program = command.start(address, words)
   local pids = {}
-  local line = program:read_line()
+  local line = program:read_line(20)
   while line ~= "ready" do
     pids[#pids + 1] = math.tointeger(tonumber(line))
     line = program:read_line()
