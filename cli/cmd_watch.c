@@ -1,4 +1,5 @@
 /* memlock watch: a line each time that the holder changes. */
+#include <inttypes.h>
 #include <stdio.h>
 #include <time.h>
 
@@ -11,8 +12,9 @@
 static void tell(const struct sight *sight, bool json) {
   int64_t now = ml_clock_unix_us() / 1000000;
   if (json) {
+    (void)printf("{\"at\":%" PRId64 ",\"seen\":", now);
     sight_print_object(sight);
-    (void)putchar('\n');
+    (void)puts("}");
   } else {
     char time[TEXT_TIME];
     text_time(time, now);
