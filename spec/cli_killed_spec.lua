@@ -21,8 +21,9 @@ end
 
 -- Starts a command with a grandchild, none of which hears TERM, HUP or INT.
 -- @return the program, and the processes by what they are: command, grandchild, guard
-local function start()
-  local program = support.start_command(server, { "run", "-t", "2", name, "--", "sh", "-c", [[
+local function start(ttl)
+  local program = support.start_command(server, { "run", "-t", ttl or "20", name, "--", "sh",
+    "-c", [[
     trap "" TERM HUP INT
     sh -c 'trap "" TERM HUP INT; echo $$; while :; do sleep 0.1; done' &
     read line; while :; do sleep 0.1; done]] })
@@ -78,7 +79,7 @@ it("kill -9 of the guard has another one start", function()
 end)
 
 it("kill -9 of everything frees the lock for the next within ttl and 4 s", function()
-  local program, pids = start()
+  local program, pids = start("2")
   local second = support.start_command(server, { "run", "-w", "30", name, "--", "echo", "ran" })
   support.sleep(0.5)
   for _, pid in ipairs { program.pid, pids.guard, pids.command, pids.grandchild } do

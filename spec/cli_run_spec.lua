@@ -150,17 +150,21 @@ describe("the command", function()
     assert.is_true(is_free())
   end)
 
-  it("is renewed for longer than its ttl", function()
-    local program = support.start_command(server, { "run", "-t", "1", name, "--", "sh", "-c",
+  it("is renewed, and stays the same holder", function()
+    local program = support.start_command(server, { "run", "-t", "3", name, "--", "sh", "-c",
       "echo ready; read line; exit 2" })
     assert.equal("ready", program:read_line())
     local client = memlock.client(server.address)
-    local id = client:holder(name).id
-    local start = support.now()
-    while support.now() - start < 4.5 do
-      assert.equal(id, client:holder(name).id)
-      program:pump(0.1)
+    local first = client:holder(name)
+    local start, last = support.now(), first
+    for _ = 1, 4 do
+      last = support.eventually(function()
+        local holder = client:holder(name)
+        return holder.value ~= last.value and holder
+      end)
+      assert.same({ first.id, first.since }, { last.id, last.since })
     end
+    assert.is_true(support.now() - start > 3)
     program:write("\n")
     local result = program:wait()
     assert.same({ 2, "" }, { result.code, result.err })

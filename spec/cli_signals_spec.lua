@@ -7,6 +7,7 @@ local lfs = require "lfs"
 local memlock = require "memlock"
 
 local server = support.server()
+local raw = server:raw()
 local posix = support.posix
 
 local name
@@ -97,12 +98,13 @@ describe("a signal to memlock", function()
   end)
 
   it("stops the command and has it go on, and the lock is renewed meanwhile", function()
-    local program = support.start_command(server, { "run", "-t", "1", name, "--", "sh", "-c",
+    local program = support.start_command(server, { "run", "-t", "3", name, "--", "sh", "-c",
       "echo $$; read line; exit 8" })
     local pid = math.tointeger(tonumber(program:read_line()))
     program:kill("TSTP")
     support.eventually(function() return state(pid) == "T" end)
-    support.sleep(3)
+    local record = raw:get("memlock:" .. name)
+    support.eventually(function() return raw:get("memlock:" .. name) ~= record end)
     assert.is_true(is_held())
     program:kill("CONT")
     support.eventually(function() return state(pid) ~= "T" end)
