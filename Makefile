@@ -9,6 +9,8 @@ PREFIX      ?= /usr/local
 INST_LIBDIR ?= $(PREFIX)/lib/lua/$(LUA_VERSION)
 INST_BINDIR ?= $(PREFIX)/bin
 INST_PCDIR  ?= $(PREFIX)/lib/pkgconfig
+INST_MANDIR ?= $(PREFIX)/share/man
+INST_BASHDIR ?= $(PREFIX)/share/bash-completion/completions
 BUILD       ?= build$(if $(filter-out 5.4,$(LUA_VERSION)),/lua$(LUA_VERSION))
 
 # Where lua.h is: the first of the usual places. Where libmemcached is: the compiler knows, or say.
@@ -72,7 +74,7 @@ COMMAND := $(call objects,$(wildcard cli/*.c))
 
 MODULE   = $(BUILD)/memlock.so
 ARCHIVE  = $(BUILD)/libmemlock.a
-PROGRAM  = $(if $(COMMAND),$(BUILD)/memlock)
+PROGRAM  = $(BUILD)/memlock
 TESTERS  = $(patsubst spec/core/%.c,$(BUILD)/spec/%,$(filter-out $(WRAPPED),\
              $(wildcard spec/core/test_*.c)))
 SUPPORT  = $(patsubst spec/support/%.c,$(BUILD)/spec/%,$(wildcard spec/support/*.c))
@@ -89,7 +91,7 @@ all: $(MODULE) $(PROGRAM)
 $(MODULE): $(CORE) $(BINDING)
 	$(call say,LINK,$@)$(LINK) $(LIBFLAG) -o $@ $^ $(ML_LDLIBS)
 
-$(BUILD)/memlock: $(CORE) $(COMMAND)
+$(PROGRAM): $(CORE) $(COMMAND)
 	$(call say,LINK,$@)$(LINK) -o $@ $^ $(ML_LDLIBS)
 
 # One object in which all but luaopen_memlock is local: a host that links it cannot clash with us.
@@ -255,10 +257,10 @@ bench-peers:
 install: all
 	install -d '$(DESTDIR)$(INST_LIBDIR)'
 	install -m 755 $(MODULE) '$(DESTDIR)$(INST_LIBDIR)/memlock.so'
-ifneq ($(COMMAND),)
-	install -d '$(DESTDIR)$(INST_BINDIR)'
+	install -d '$(DESTDIR)$(INST_BINDIR)' '$(DESTDIR)$(INST_MANDIR)/man1' '$(DESTDIR)$(INST_BASHDIR)'
 	install -m 755 $(PROGRAM) '$(DESTDIR)$(INST_BINDIR)/memlock'
-endif
+	install -m 644 doc/memlock.1 '$(DESTDIR)$(INST_MANDIR)/man1/memlock.1'
+	install -m 644 cli/completion.bash '$(DESTDIR)$(INST_BASHDIR)/memlock'
 
 # The archive, for programs that embed this Lua, beside the module; and what pkg-config says of it.
 PC_FILE = $(INST_PCDIR)/memlock-lua$(LUA_VERSION).pc
@@ -272,7 +274,8 @@ install-static: $(ARCHIVE)
 	  >'$(DESTDIR)$(PC_FILE)'
 
 uninstall:
-	rm -f '$(DESTDIR)$(INST_LIBDIR)/memlock.so' '$(DESTDIR)$(INST_BINDIR)/memlock'
+	rm -f '$(DESTDIR)$(INST_LIBDIR)/memlock.so' '$(DESTDIR)$(INST_BINDIR)/memlock' \
+	  '$(DESTDIR)$(INST_MANDIR)/man1/memlock.1' '$(DESTDIR)$(INST_BASHDIR)/memlock'
 	rm -f '$(DESTDIR)$(INST_LIBDIR)/libmemlock.a' '$(DESTDIR)$(PC_FILE)'
 
 dist:
@@ -282,7 +285,7 @@ clean:
 	rm -rf '$(BUILD)'
 
 help:
-	@echo 'make                build the module, $(MODULE)'
+	@echo 'make                build the module, $(MODULE), and the command, $(PROGRAM)'
 	@echo 'make demo           install what is missing, build, and show memlock at work'
 	@echo '  UNLOCKED=1        the same work without the lock: see the updates it loses'
 	@echo 'make embed          a C program with memlock in it draws 60 frames a second, none of them late'
@@ -298,7 +301,7 @@ help:
 	@echo 'make doc            the reference, $(BUILD)/doc/index.html (with LDoc)'
 	@echo 'make bench          measure everything: some minutes; QUICK=1 only shows that it works'
 	@echo 'make bench-peers    measure the libraries that others use: installs them'
-	@echo 'make install        into PREFIX (now $(PREFIX)), below DESTDIR when that is set'
+	@echo 'make install        module, command, manual into PREFIX (now $(PREFIX)), below DESTDIR if set'
 	@echo 'make install-static the archive below, and a .pc file with which pkg-config finds it'
 	@echo 'make uninstall      take all of it out again'
 	@echo 'make libmemlock.a   $(ARCHIVE), to link into a program that embeds Lua'

@@ -11,7 +11,8 @@ description = {
   detailed = [[
     memlock lets Lua programs that run on many machines agree, through memcached, on who may do a
     thing now. One round trip per operation; a lost lock is noticed; each holder gets a token
-    larger than all before, so that a store can refuse a late writer.]],
+    larger than all before, so that a store can refuse a late writer. The command `memlock` runs
+    other programs under such locks.]],
   license = "MIT",
   labels = { "memcached", "lock", "distributed" },
 }
@@ -38,5 +39,7 @@ build = {
     LIBMEMCACHED_LIBDIR = "$(LIBMEMCACHED_LIBDIR)",
     INST_LIBDIR = "$(LIBDIR)",
     INST_BINDIR = "$(BINDIR)",
+    INST_MANDIR = "$(PREFIX)/man", -- with the rock: `luarocks show memlock` tells where
+    INST_BASHDIR = "$(PREFIX)/completions",
   },
 }

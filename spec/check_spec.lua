@@ -3,6 +3,7 @@
 local support = require "spec.support"
 support.setup()
 
+local disguised = require "spec.support.disguised"
 local memlock = require "memlock"
 
 local full_length = os.getenv("FULL") == "1"
@@ -48,52 +49,6 @@ local function assert_whole(about)
     assert.truthy(sentence:find("^%u.*%.$"), sentence)
     assert.is_nil(sentence:find("%c"), sentence)
   end
-end
-
--- A memcached that answers `stats` with these changed.
-local function disguised(changes)
-  local relay = support.memcached { args = { "-M" } }
-  local truth = relay:raw()
-  local facts, settings = truth:stats(), truth:stats("settings")
-  facts.uptime = "100000"
-  for name, value in pairs(changes) do
-    if settings[name] and name == "evictions" and not value:find("%d") then
-      settings[name] = value
-    else
-      facts[name] = value
-    end
-  end
-  local function listing(stats)
-    local lines = {}
-    for name, value in pairs(stats) do
-      lines[#lines + 1] = ("STAT %s %s\r\n"):format(name, value)
-    end
-    return table.concat(lines) .. "END\r\n"
-  end
-  -- Locks are left to the real one.
-  return support.fake(function(connection)
-    local raw = support.raw(relay.address)
-    while true do
-      local command = connection:read_command()
-      if not command then return end
-      if command.line == "version" then
-        connection:write(("VERSION %s\r\n"):format(facts.version))
-      elseif command.name == "stats" then
-        facts.time = changes.time and tostring(os.time() + changes.time) or tostring(os.time())
-        connection:write(listing(command.line:find("settings") and settings or facts))
-      elseif command.name == "gets" then
-        local value, flags, cas = raw:gets(command.key)
-        if value then
-          connection:write(("VALUE %s %d %d %d\r\n%s\r\n"):format(command.key, flags, #value, cas,
-            value))
-        end
-        connection:write("END\r\n")
-      elseif command.name ~= "quit" then
-        local reply = raw:command(command.line, command.data)
-        connection:write(reply .. "\r\n")
-      end
-    end
-  end)
 end
 
 describe("a real server", function()
@@ -384,7 +339,7 @@ describe("what is no memcached by its own words", function()
     local about = check(fake.address)
     assert.is_true(about.proxy)
     assert.is_true(about.cas)
-    assert_says(about, "proxy = true")
+    assert_says(about, "option proxy")
     assert.equal(1, #about.findings, table.concat(about.findings, " "))
     assert.is_nil(about.version)
     assert.is_nil(about.uptime)

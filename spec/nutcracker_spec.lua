@@ -673,7 +673,7 @@ local function checking()
     assert.equal(1, #facts)
     assert.is_true(facts[1].proxy)
     assert.is_true(facts[1].cas)
-    assert.truthy(table.concat(facts[1].findings, " "):find("proxy = true", 1, true))
+    assert.truthy(table.concat(facts[1].findings, " "):find("option proxy", 1, true))
     assert.is_true(client:lock(name):acquire():release())
   end)
 end

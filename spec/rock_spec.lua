@@ -74,6 +74,13 @@ describe("the rock that luarocks makes", function()
       support.name() }
     assert.equal(("%s\t%s\n"):format(version(), module), result.out, tostring(result))
     assert.equal(0, result.code, tostring(result))
+    local command = support.run { tree .. "/bin/memlock", "run", support.name(), "--", "echo",
+      "works", env = { MEMLOCK_SERVERS = support.server().address, LD_PRELOAD = false } }
+    assert.same({ 0, "works\n", "" }, { command.code, command.out, command.err },
+      tostring(command))
+    local rest = support.run { "find", tree, "-path", "*/man/man1/memlock.1", "-o", "-path",
+      "*/completions/memlock" }
+    assert.equal(2, select(2, rest.out:gsub("\n", "")), tostring(rest))
   end)
 
   it("is refused for a Lua that is too old, with a line that says so", function()

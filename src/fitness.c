@@ -46,7 +46,7 @@ void ml_fitness(const struct ml_facts *facts, struct ml_findings *findings) {
          facts->version);
   if (facts->is_proxy)
     find(findings,
-         "It does not tell what a memcached tells, so it may be a proxy: use proxy = true, "
+         "It does not tell what a memcached tells, so it may be a proxy: use the option proxy, "
          "and check the servers behind it.");
   if (!facts->tells) return;
   if (facts->evicts)

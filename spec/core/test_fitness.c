@@ -176,7 +176,7 @@ static void test_fitness_of_one_that_tells_nothing_is_about_what_was_seen(void *
                            .evicts = true,
                            .evictions = 7,
                            .clock_offset = 99};
-  finds(&facts, "proxy = true");
+  finds(&facts, "option proxy");
   facts.has_cas = false;
   assert_int_equal(count_of(&facts), 2);
 }

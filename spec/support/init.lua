@@ -18,6 +18,7 @@ local build = require "spec.support.build"
 local lfs = require "lfs"
 local posix = require "memlock_posix"
 local child = require "spec.support.child"
+local command = require "spec.support.command"
 local fake = require "spec.support.fake"
 local memcached = require "spec.support.memcached"
 local net = require "spec.support.net"
@@ -27,6 +28,7 @@ local raw = require "spec.support.raw"
 local relay = require "spec.support.relay"
 local scope = require "spec.support.scope"
 local spoiler = require "spec.support.spoiler"
+local terminal = require "spec.support.terminal"
 
 local support = {}
 
@@ -218,6 +220,10 @@ support.run = process.run -- {program, arguments...} -> result
 support.start_lua = process.start_lua -- (code or table) -> process
 support.run_lua = process.run_lua -- (code or table) -> result
 support.running = process.running -- (pid) -> boolean
+support.command = command.run -- (server or address, {arguments...}) -> result, of `memlock`
+support.start_command = command.start -- (server or address, {arguments...}) -> process
+support.command_path = command.path -- where it is
+support.terminal = terminal.start -- {program, arguments...} -> terminal
 support.fake = fake.start -- (fn(connection, number)) -> fake
 support.spoiler = spoiler.start -- (server) -> a server whose answers go wrong on request
 support.silent = fake.silent -- () -> a server that never answers

@@ -219,12 +219,13 @@ typedef struct {
   const char *paths[3]; /* opened in the child, when not NULL */
   int death_signal;
   int new_group;
+  int new_session;
   int inherit;
 } Spawn;
 
 /* the first three by number of the descriptor */
-static const char *const spawn_keys[] = {"stdin",     "stdout",   "stderr",  "env", "cwd",
-                                         "pdeathsig", "newgroup", "inherit", NULL};
+static const char *const spawn_keys[] = {"stdin",     "stdout",   "stderr",     "env",     "cwd",
+                                         "pdeathsig", "newgroup", "newsession", "inherit", NULL};
 
 static void check_spawn_keys(lua_State *L) {
   lua_pushnil(L);
@@ -324,6 +325,7 @@ static void spawn_exec(const Spawn *s, pid_t parent) {
   sigemptyset(&none);
   pthread_sigmask(SIG_SETMASK, &none, NULL);
   if (s->new_group && setpgid(0, 0) < 0) return;
+  if (s->new_session && setsid() < 0) return;
   if (s->death_signal != 0) {
     if (prctl(PR_SET_PDEATHSIG, (unsigned long)s->death_signal, 0UL, 0UL, 0UL) < 0) return;
     if (getppid() != parent) _exit(127);
@@ -345,11 +347,12 @@ static void spawn_exec(const Spawn *s, pid_t parent) {
 
 /*
 ** spawn{program, argument..., stdin=, stdout=, stderr=, env=, cwd=, pdeathsig=, newgroup=,
-** inherit=} -> pid
+** newsession=, inherit=} -> pid
 ** stdin, stdout, stderr: a descriptor, or the path of a file that is there, opened to read and
 ** write; default: as ours. env: what is different from our environment, a string sets a variable
 ** and false removes it. pdeathsig: the signal it gets when we end. newgroup: its process group is
-** its own. Only the three descriptors reach the program, unless `inherit` is true (then those do
+** its own. newsession: so is its session, and a terminal among its files is the session's. Only the
+*three descriptors reach the program, unless `inherit` is true (then those do
 ** that are not close-on-exec). A program that cannot be run is a failure of spawn.
 */
 static int l_spawn(lua_State *L) {
@@ -360,6 +363,8 @@ static int l_spawn(lua_State *L) {
   for (int i = 0; i < 3; i++) spawn_stream(L, &s, i);
   lua_getfield(L, 1, "newgroup");
   s.new_group = lua_toboolean(L, -1);
+  lua_getfield(L, 1, "newsession");
+  s.new_session = lua_toboolean(L, -1);
   lua_getfield(L, 1, "inherit");
   s.inherit = lua_toboolean(L, -1);
   lua_getfield(L, 1, "pdeathsig");
@@ -415,6 +420,29 @@ static int l_pipe(lua_State *L) {
   lua_pushinteger(L, ends[0]);
   lua_pushinteger(L, ends[1]);
   return 2;
+}
+
+/* openpty() -> the master's descriptor, the path of the terminal */
+static int l_openpty(lua_State *L) {
+  int fd = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+  char path[PATH_MAX];
+  if (fd < 0) return fail(L, "posix_openpt");
+  if (grantpt(fd) < 0 || unlockpt(fd) < 0 || ptsname_r(fd, path, sizeof(path)) != 0) {
+    int results = fail(L, "terminal");
+    close(fd);
+    return results;
+  }
+  lua_pushinteger(L, fd);
+  lua_pushstring(L, path);
+  return 2;
+}
+
+/* tcgetpgrp(fd) -> the process group in the foreground of a terminal, by either end */
+static int l_tcgetpgrp(lua_State *L) {
+  pid_t group = tcgetpgrp(check_fd(L, 1));
+  if (group < 0) return fail(L, "tcgetpgrp");
+  lua_pushinteger(L, group);
+  return 1;
 }
 
 /* 1 = something to read (or the end), 0 = the time is over, -1 = errno */
@@ -624,6 +652,8 @@ static const luaL_Reg functions[] = {
     {"pdeathsig", l_pdeathsig},
     {"spawn", l_spawn},
     {"pipe", l_pipe},
+    {"openpty", l_openpty},
+    {"tcgetpgrp", l_tcgetpgrp},
     {"read", l_read},
     {"write", l_write},
     {"close", l_close},
