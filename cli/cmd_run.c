@@ -229,13 +229,13 @@ static enum ml_status acquire(const struct settings *settings, struct ml_lock *l
 
 /* Giving up. */
 
-/* Keeps the lock until `until`, as a promise to others: so when we are to end before, the record is
- * left to run out. True: it is still to be given up. */
-static bool linger(struct ml_lock *lock, int64_t until) {
+/* Keeps the lock until `until`, as a promise to others: so when we are to end before, as somebody
+ * has asked or asks meanwhile, the record is left to run out. True: it is still to be given up. */
+static bool linger(struct ml_lock *lock, int64_t until, bool asked) {
   int64_t left = until - ml_clock_now();
   if (left > 0) say_detail("lock \"%s\" is kept for a while (--at-least)", lock->name);
   while (left > 0 && ml_client_held(lock, NULL)) {
-    if (asked_to_end() != 0) {
+    if (asked || asked_to_end() != 0) {
       struct ml_error ignored;
       (void)ml_client_refresh(lock, left, &ignored);
       return false;
@@ -252,7 +252,7 @@ static int exit_code(const struct job *job) {
   return WIFSIGNALED(job->status) ? EXIT_SIGNAL + WTERMSIG(job->status) : WEXITSTATUS(job->status);
 }
 
-/* Gives the lock up after the command has ended by itself. Was it ours all the time? */
+/* Gives the lock up after the command has ended. Was it ours all the time? */
 static int give_up(struct ml_lock *lock, int code) {
   struct ml_error error;
   enum ml_status status = ml_client_release(lock, &error);
@@ -286,7 +286,7 @@ static int run_locked(struct job *job, const struct settings *settings) {
   code = exit_code(job);
   share_interrupt(job);
   if (job->fate == JOB_LOST) return code;
-  if (job->fate == JOB_GOES_ON && !linger(lock, ml_clock_after(job->started, settings->at_least)))
+  if (!linger(lock, ml_clock_after(job->started, settings->at_least), job->asked))
     _exit(code); /* the end of the client would give the lock up */
   return give_up(lock, code);
 }

@@ -123,11 +123,17 @@ static void follow(struct job *job, int number) {
   if (stopped || number == SIGTSTP) resume(job);
 }
 
+static bool wants_end(int number) {
+  return number == SIGTERM || number == SIGINT || number == SIGQUIT;
+}
+
 static void take_note(struct job *job, int status) {
   if (WIFSTOPPED(status)) {
     follow(job, WSTOPSIG(status));
     return;
   }
+  if (job->fate == JOB_GOES_ON && WIFSIGNALED(status) && wants_end(WTERMSIG(status)))
+    job->asked = true; /* as with Ctrl-C, which only the command gets */
   job->ended = true;
   job->status = status;
 }
@@ -152,6 +158,7 @@ static void forward(struct job *job) {
       resume(job);
     } else if (!job->ended) {
       say_detail("signal %d goes on to the command", number);
+      if (wants_end(number)) job->asked = true;
       send(job, number == SIGTTIN ? SIGTSTP : number);
     }
   }

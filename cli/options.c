@@ -63,7 +63,7 @@ bool options_span(const char *command, const char *option, const char *text, enu
   }
   seconds *= unit(end);
   if (!is_decimal || end == text || unit(end) == 0 || !(seconds >= 0 && seconds < 1e9) ||
-      (kind == SPAN_POSITIVE && seconds <= 0)) {
+      (kind == SPAN_POSITIVE && ml_clock_span(seconds) == 0)) {
     (void)options_wrong(command, "--%s wants a time in seconds%s, or with s, m, h or d%s: not '%s'",
                         option, kind == SPAN_POSITIVE ? " above 0" : "",
                         kind == SPAN_ENDLESS ? ", or 'inf'" : "", text);
@@ -128,11 +128,10 @@ static bool read_password(struct options *options, const char *command) {
   bool got = fgets(line, sizeof line, file) != NULL;
   (void)fclose(file);
   if (got) line[strcspn(line, "\r\n")] = '\0';
-  if (!got || strlen(line) >= sizeof options->password) {
+  if (!got || line[0] == '\0' || strlen(line) >= sizeof options->password) {
     (void)options_wrong(command,
-                        "--password-file: %s: its first line is no password (at most %d "
-                        "bytes)",
-                        path, ML_LABEL_MAX);
+                        "--password-file: %s: its first line is no password (1 to %d bytes)", path,
+                        ML_LABEL_MAX);
     return false;
   }
   memcpy(options->password, line, strlen(line) + 1);
@@ -144,7 +143,8 @@ static bool find_password(struct options *options, const char *command) {
   const char *password = variable("MEMLOCK_PASSWORD");
   if (options->password_file != NULL) {
     if (!read_password(options, command)) return false;
-  } else if (password != NULL && strlen(password) < sizeof options->password) {
+  } else if (password != NULL && password[0] != '\0' &&
+             strlen(password) < sizeof options->password) {
     (void)snprintf(options->password, sizeof options->password, "%s", password);
   } else {
     (void)options_wrong(command,
