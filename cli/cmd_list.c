@@ -25,8 +25,10 @@ static bool add_name(struct names *names, const char *name, size_t length) {
     names->list = list;
     names->room = room;
   }
-  names->list[names->count] = strndup(name, length);
-  return names->list[names->count++] != NULL;
+  char *copy = strndup(name, length);
+  if (copy == NULL) return false;
+  names->list[names->count++] = copy;
+  return true;
 }
 
 /* Fences begin with '#', and other programs' keys with something else: unless the prefix is empty,

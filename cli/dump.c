@@ -197,7 +197,9 @@ static enum ml_status read_keys(struct connection *connection, dump_key *take, v
     if (key == NULL)
       return ml_fail(error, ML_REFUSED, "%s does not list what it has: %.200s", connection->server,
                      line);
-    if (!take(context, key, length)) return ml_fail(error, ML_REFUSED, "not enough memory");
+    if (!take(context, key, length))
+      return ml_fail(error, ML_CANCELLED, "not enough memory for the names on %s",
+                     connection->server);
   }
 }
 
@@ -208,7 +210,7 @@ static enum ml_status ask(struct connection *connection, const char *command, du
     enum ml_status status = write_all(connection, command, error);
     if (status == ML_OK) status = read_keys(connection, take, context, error);
     if (status != ML_HELD) return status;
-    if (ml_clock_now() >= until) return ML_REFUSED;
+    if (ml_clock_now() >= until) return ML_TIMEOUT;
     (void)ml_clock_sleep(20 * ML_MILLISECOND);
   }
 }

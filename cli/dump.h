@@ -16,10 +16,11 @@ struct dump_login {
   const char *password;
 };
 
-/* Called for each key, which lasts for the call. False ends the listing, as a want of memory. */
+/* Called for each key, which lasts for the call. False, for want of memory, ends the listing. */
 typedef bool dump_key(void *context, const char *key, size_t length);
 
-/* ML_OK; ML_UNREACHABLE, ML_TIMEOUT; ML_REFUSED: it does not list, or not now. */
+/* ML_OK; ML_UNREACHABLE; ML_TIMEOUT: no answer, or it was listing for somebody else all the time;
+ * ML_REFUSED: it does not list; ML_CANCELLED: `take` ended it. */
 enum ml_status dump_keys(const struct ml_address *address, const struct dump_login *login,
                          int64_t timeout, dump_key *take, void *context, struct ml_error *error);
 

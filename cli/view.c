@@ -52,7 +52,7 @@ static bool check_names(const struct view *view, enum view_names names) {
 
 bool view_open(struct view *view, const char *command, enum view_names names, int argc, char **argv,
                const struct option *long_options, int *code) {
-  char title[32];
+  static char title[32]; /* as argv does, it outlives the call */
   int option;
   *view = (struct view){.command = command, .interval = ML_SECOND / 2};
   options_init(&view->options);

@@ -272,6 +272,18 @@ describe("list", function()
     local fake = support.fake(function(connection)
       while connection:read_line() do connection:write("CLIENT_ERROR no \27[2J crawler\r\n") end
     end)
+    -- One that is busy is not one that only knows the old way, which may miss some.
+    local busy = support.fake(function(connection)
+      while true do
+        local command = connection:read_command()
+        if not command then return end
+        connection:write(command.line:find("hash", 1, true) and
+          "BUSY currently processing crawler request\r\n" or "END\r\n")
+      end
+    end)
+    local later = support.command(busy, { "list", "--timeout", "0.3" })
+    assert.equal(69, later.code)
+    assert.truthy(later.err:find("is listing for somebody else", 1, true), later.err)
     local odd = support.command(fake, { "list" })
     assert.equal(69, odd.code)
     assert.truthy(odd.err:find("does not list what it has: CLIENT_ERROR no \\x1b[2J", 1, true),
