@@ -62,6 +62,8 @@ COMPILE  = $(CC) $(ML_CPPFLAGS) $(CPPFLAGS) $(ML_CFLAGS) $(CFLAGS)
 LINK     = $(CC) $(ML_LDFLAGS) $(LDFLAGS)
 WITH_LUA = $(addprefix -isystem ,$(LUA_INCDIR))
 
+VERSION = $(shell sed -n 's/^.define ML_VERSION "\(.*\)"/\1/p' src/version.h)
+
 # $(call say,VERB,what) begins a recipe line that shows itself briefly, with V=1 in full, and with
 # `make -s` not at all.
 silent = $(findstring s,$(firstword -$(filter-out --%,$(MAKEFLAGS))))
@@ -124,7 +126,7 @@ $(BUILD)/flags: FORCE
 	@mkdir -p $(@D)
 	@printf '%s\n' $(call quoted,$(FLAGS)) | cmp -s - $@ || { \
 	  scripts/check-headers $(call quoted,$(COMPILE) $(WITH_LUA)) $(call quoted,$(LINK)) $(@D) \
-    '$(LUA_VERSION)' && \
+	    '$(LUA_VERSION)' && \
 	  printf '%s\n' $(call quoted,$(FLAGS)) >$@; }
 
 # ---- Tests ------------------------------------------------------------------------------------
@@ -233,7 +235,7 @@ doc: $(BUILD)/doc/index.html
 $(BUILD)/doc/index.html: doc/config.ld src/version.h $(wildcard src/lua_*.c)
 	@mkdir -p $(@D)
 	$(call say,LDOC,$@)$(LDOC) --config $< --fatalwarnings --dir '$(abspath $(@D))' \
-	  --date "with version $$(sed -n 's/^#define ML_VERSION "\(.*\)"/\1/p' src/version.h)" . >/dev/null
+	  --date 'with version $(VERSION)' . >/dev/null
 
 # ---- Measuring --------------------------------------------------------------------------------
 
@@ -269,7 +271,7 @@ install-static: $(ARCHIVE)
 	install -m 644 $(ARCHIVE) '$(DESTDIR)$(INST_LIBDIR)/libmemlock.a'
 	printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$(INST_LIBDIR)' '' 'Name: memlock' \
 	  'Description: Locks on memcached, for programs that embed Lua $(LUA_VERSION)' \
-	  "Version: $$(sed -n 's/^#define ML_VERSION "\(.*\)"/\1/p' src/version.h)" \
+	  'Version: $(VERSION)' \
 	  'Libs: -L$${libdir} -lmemlock $(addprefix -L,$(LIBMEMCACHED_LIBDIR)) $(ML_LDLIBS) -pthread' \
 	  >'$(DESTDIR)$(PC_FILE)'
 
