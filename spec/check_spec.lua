@@ -354,8 +354,7 @@ describe("what is no memcached by its own words", function()
     if not installed() then pending("nutcracker is not installed") end
     local server = support.memcached { args = { "-M" } }
     local port, directory = support.free_port(), support.tempdir()
-    local file = assert(io.open(directory .. "/proxy.yml", "w"))
-    file:write(([[
+    support.write_file(directory .. "/proxy.yml", ([[
 memlock:
   listen: 127.0.0.1:%d
   hash: fnv1a_64
@@ -364,7 +363,6 @@ memlock:
   servers:
    - %s:1
 ]]):format(port, server.address))
-    file:close()
     support.start { "nutcracker", "-c", directory .. "/proxy.yml", "-s",
       tostring(support.free_port()), "-o", directory .. "/log" }
     local address = "127.0.0.1:" .. port

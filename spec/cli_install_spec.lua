@@ -7,13 +7,6 @@ local memlock = require "memlock"
 
 local server = support.server()
 
-local function read(path)
-  local file = assert(io.open(path))
-  local text = file:read("a")
-  file:close()
-  return text
-end
-
 local function files(place)
   local result = support.run { "find", place, "-type", "f" }
   local list = {}
@@ -64,7 +57,7 @@ describe("make", function()
 end)
 
 describe("the manual", function()
-  local manual = read "doc/memlock.1"
+  local manual = support.read_file "doc/memlock.1"
 
   it("tells of every option and every subcommand that the help tells of", function()
     local plain = manual:gsub("Fl %-", "--")
@@ -78,7 +71,7 @@ describe("the manual", function()
   end)
 
   it("tells of every exit code", function()
-    for code in read("cli/exits.h"):gmatch("= (%d+),") do
+    for code in support.read_file("cli/exits.h"):gmatch("= (%d+),") do
       if code ~= "128" then
         assert.truthy(manual:find("\n.It " .. code .. "\n", 1, true), code)
       end
@@ -170,7 +163,7 @@ describe("the examples", function()
 
   it("for cron use what there is", function()
     local lines = 0
-    for line in read("examples/crontab"):gmatch("[^\n]+") do
+    for line in support.read_file("examples/crontab"):gmatch("[^\n]+") do
       if line:find("^[%d*]") then
         lines = lines + 1
         assert.truthy(line:find("^[%d*]+ [%d*]+ %* %* %* root memlock run "), line)
@@ -181,7 +174,7 @@ describe("the examples", function()
   end)
 
   it("for systemd use what there is", function()
-    local unit = read("examples/memlock@.service")
+    local unit = support.read_file("examples/memlock@.service")
     local line = unit:match("\nExecStart=[%w/]*/(memlock[^\n]*)")
     try((line:gsub("%%i", support.name())))
   end)

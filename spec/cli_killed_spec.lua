@@ -12,11 +12,17 @@ local name
 
 before_each(function() name = support.name() end)
 
-local function read(path)
-  local file = io.open(path)
-  local text = file and file:read("a") or ""
-  if file then file:close() end
-  return text
+-- The guard among these processes, and the others.
+local function find_guard(pids)
+  local guard, others = nil, {}
+  for _, pid in ipairs(pids) do
+    if support.process_name(pid) == "memlock-guard" then
+      guard = pid
+    else
+      others[#others + 1] = pid
+    end
+  end
+  return guard, others
 end
 
 -- Starts a command with a grandchild, none of which hears TERM, HUP or INT.
@@ -28,12 +34,10 @@ local function start(ttl)
     sh -c 'trap "" TERM HUP INT; echo $$; while :; do sleep 0.1; done' &
     read line; while :; do sleep 0.1; done]] })
   local pids = { grandchild = math.tointeger(tonumber(program:read_line())) }
-  for pid in read(("/proc/%d/task/%d/children"):format(program.pid, program.pid)):gmatch("%d+") do
-    local is_guard = read("/proc/" .. pid .. "/comm") == "memlock-guard\n"
-    pids[is_guard and "guard" or "command"] = math.tointeger(tonumber(pid))
-  end
-  assert.is_number(pids.guard)
-  assert.is_number(pids.command)
+  local guard, others = find_guard(support.children(program.pid))
+  assert.is_number(guard)
+  assert.equal(1, #others)
+  pids.guard, pids.command = guard, others[1]
   support.defer(function()
     for _, pid in pairs(pids) do support.posix.kill(pid, "KILL") end
   end)
@@ -63,13 +67,8 @@ it("kill -9 of the guard has another one start", function()
   local first = pids.guard
   support.posix.kill(first, "KILL")
   local second = support.eventually(function()
-    for pid in read(("/proc/%d/task/%d/children"):format(program.pid, program.pid))
-      :gmatch("%d+") do
-      if math.tointeger(tonumber(pid)) ~= first and
-        read("/proc/" .. pid .. "/comm") == "memlock-guard\n" then
-        return math.tointeger(tonumber(pid))
-      end
-    end
+    local guard = find_guard(support.children(program.pid))
+    return guard ~= first and guard
   end)
   pids.guard = second
   support.sleep(1)
@@ -96,12 +95,11 @@ it("no process of ours stays when all is over", function()
   local program = support.start_command(server, { "run", name, "--", "sh", "-c",
     "echo ready; read line" })
   program:read_line()
-  local children = read(("/proc/%d/task/%d/children"):format(program.pid, program.pid))
+  local children = support.children(program.pid)
+  assert.equal(2, #children) -- the command and the guard
   program:close_stdin()
   program:wait()
-  for pid in children:gmatch("%d+") do
-    assert.is_false(support.running(math.tointeger(tonumber(pid))))
-  end
+  for _, pid in ipairs(children) do assert.is_false(support.running(pid)) end
 end)
 
 it("kill -9 while it waits leaves no record", function()

@@ -50,9 +50,7 @@ describe("the command", function()
     local lines = {}
     for i = 1, 100000 do lines[i] = i .. "\n" end
     local path = support.tempdir() .. "/numbers"
-    local file = assert(io.open(path, "w"))
-    file:write(table.concat(lines))
-    file:close()
+    support.write_file(path, table.concat(lines))
     local without = support.run { "sh", "-c", "sha256sum <" .. path }
     local with = support.run { "sh", "-c", ('"$0" run "$1" -- sha256sum <%s'):format(path),
       support.command_path, name, env = { MEMLOCK_SERVERS = server.address } }
@@ -96,9 +94,7 @@ describe("the command", function()
         cwd = place, env = { MARK = "a b", MEMLOCK_SERVERS = server.address } }
       local result = support.run(command)
       assert.equal(0, result.code, tostring(result))
-      local file = assert(io.open(path))
-      assert.equal("hidden\n", file:read("a"))
-      file:close()
+      assert.equal("hidden\n", support.read_file(path))
       return result.out
     end
     local without = told("")
@@ -112,8 +108,7 @@ describe("the command", function()
         ([[exec %d>&-; "$0" run -v "$1" -- sh -c '[ ! -e /proc/$$/fd/%d ] || exit 6; exit 5'
         echo $? >"$2/code"]]):format(closed, closed), support.command_path, name, place,
         env = { MEMLOCK_SERVERS = server.address } }
-      local file <close> = assert(io.open(place .. "/code"))
-      assert.equal("5\n", file:read("a"), tostring(result))
+      assert.equal("5\n", support.read_file(place .. "/code"), tostring(result))
       assert.is_nil(result.out:find("memlock", 1, true))
     end
   end)
@@ -203,7 +198,7 @@ describe("the exit code", function()
 
   it("is 127 for a command that is not there, 126 for one that cannot be run", function()
     local place = support.tempdir()
-    assert(io.open(place .. "/plain", "w")):close()
+    support.write_file(place .. "/plain", "")
     for what, code in pairs {
       ["/nonexistent/command"] = 127, ["no-such-command-anywhere"] = 127,
       [place] = 126, [place .. "/plain"] = 126,
@@ -368,9 +363,7 @@ describe("arguments", function()
     local place = support.tempdir()
     for file, text in pairs { users = "alice:secret-word\n", password = "secret-word\n",
       wrong = "secret\n" } do
-      local handle = assert(io.open(place .. "/" .. file, "w"))
-      handle:write(text)
-      handle:close()
+      support.write_file(place .. "/" .. file, text)
     end
     local guarded = support.memcached { args = { "-Y", place .. "/users" } }
     local function code(options)

@@ -24,14 +24,6 @@ local function is_held()
   return memlock.client(server.address):holder(name) ~= false
 end
 
--- "T" for one that is stopped; nil for none.
-local function state(pid)
-  local file = io.open(("/proc/%d/stat"):format(pid))
-  local stat = file and file:read("a") or ""
-  if file then file:close() end
-  return stat:match("%) (%a)")
-end
-
 describe("a signal to memlock", function()
   local all = { "INT", "TERM", "HUP", "QUIT", "USR1", "USR2", "WINCH" }
 
@@ -59,10 +51,7 @@ describe("a signal to memlock", function()
       pid = math.tointeger(tonumber(pid))
       support.defer(function() posix.kill(pid, "KILL") end)
       support.eventually(function()
-        local file = io.open(("/proc/%d/comm"):format(pid))
-        local comm = file and file:read("l")
-        if file then file:close() end
-        return comm == "sleep"
+        return support.process_name(pid) == "sleep"
       end)
       program:kill(signal)
       local result = program:wait()
@@ -102,12 +91,12 @@ describe("a signal to memlock", function()
       "echo $$; read line; exit 8" })
     local pid = math.tointeger(tonumber(program:read_line()))
     program:kill("TSTP")
-    support.eventually(function() return state(pid) == "T" end)
+    support.eventually(function() return support.state(pid) == "T" end)
     local record = raw:get("memlock:" .. name)
     support.eventually(function() return raw:get("memlock:" .. name) ~= record end)
     assert.is_true(is_held())
     program:kill("CONT")
-    support.eventually(function() return state(pid) ~= "T" end)
+    support.eventually(function() return support.state(pid) ~= "T" end)
     program:write("\n")
     assert.equal(8, program:wait().code)
   end)
@@ -117,10 +106,8 @@ describe("at a terminal", function()
   -- An interactive shell with job control, in which `memlock` is the command.
   local function shell()
     local place = support.tempdir()
-    local file = assert(io.open(place .. "/rc", "w"))
-    file:write(("memlock() { %q \"$@\"; }\nPS1='[$?]> '; PS2=; set -m\n"):format(
-      support.command_path))
-    file:close()
+    support.write_file(place .. "/rc",
+      ("memlock() { %q \"$@\"; }\nPS1='[$?]> '; PS2=; set -m\n"):format(support.command_path))
     local terminal = support.terminal { "sh", "-i", env = { MEMLOCK_SERVERS = server.address,
       ENV = place .. "/rc", TERM = "dumb", HOME = place }, cwd = place }
     terminal:expect("%[0%]> ")
@@ -306,10 +293,7 @@ describe("as PID 1", function()
     assert.is_number(math.tointeger(tonumber(line)), line)
     assert.equal("1", program:read_line())
     assert.is_true(is_held())
-    local init = io.open(("/proc/%d/task/%d/children"):format(program.pid, program.pid))
-    local pid = math.tointeger(tonumber(init:read("a"):match("%d+")))
-    init:close()
-    posix.kill(pid, "TERM")
+    posix.kill(support.children(program.pid)[1], "TERM")
     local result = program:wait()
     assert.equal(3, result.code, tostring(result))
     assert.is_false(is_held())
@@ -325,11 +309,9 @@ describe("as PID 1", function()
     local program = support.start(words)
     program.expected = true
     support.sleep(0.5)
-    local init = io.open(("/proc/%d/task/%d/children"):format(program.pid, program.pid))
-    local pid = init and init:read("a"):match("%d+")
-    if init then init:close() end
+    local pid = support.children(program.pid)[1]
     if not pid then return pending("there are no PID namespaces for us") end
-    posix.kill(math.tointeger(tonumber(pid)), "TERM")
+    posix.kill(pid, "TERM")
     assert.equal(143, program:wait().code)
     lock:release()
   end)

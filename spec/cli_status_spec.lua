@@ -210,9 +210,7 @@ describe("list", function()
 
   it("asks all servers, and one with a password", function()
     local place = support.tempdir()
-    local file = assert(io.open(place .. "/users", "w"))
-    file:write("alice:secret\n")
-    file:close()
+    support.write_file(place .. "/users", "alice:secret\n")
     local servers = {}
     for i = 1, 3 do
       servers[i] = support.memcached { args = { "-Y", place .. "/users" }, unix = i == 3 }.address

@@ -29,10 +29,7 @@ local function lines(text)
 end
 
 local function version()
-  local file = assert(io.open("src/version.h"))
-  local text = file:read("a")
-  file:close()
-  return (text:match('#define ML_VERSION "([^"]+)"'))
+  return (support.read_file("src/version.h"):match('#define ML_VERSION "([^"]+)"'))
 end
 
 local name = "memlock-" .. version()
@@ -74,9 +71,7 @@ describe("make dist", function()
   it("names the version of the one header, and where the sources will be", function()
     local made = support.tempdir()
     runs { "scripts/dist", made, "https://here/there", cwd = repository }
-    local file = assert(io.open(("%s/%s-1.rockspec"):format(made, name)))
-    local text, spec = file:read("a"), {}
-    file:close()
+    local text, spec = support.read_file(("%s/%s-1.rockspec"):format(made, name)), {}
     assert(load(text, "rockspec", "t", spec))()
     assert.equal(version() .. "-1", spec.version)
     assert.equal(("https://here/there/%s.tar.gz"):format(name), spec.source.url)

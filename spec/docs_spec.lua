@@ -74,9 +74,7 @@ end
 -- Runs it; returns what is wrong, or nil.
 local function run_lua(block, address)
   local file = support.tempdir() .. "/runner.lua"
-  local script = assert(io.open(file, "w"))
-  script:write(runner)
-  script:close()
+  support.write_file(file, runner)
   local text = block.text:gsub(address_of_examples:gsub("%p", "%%%0"), address)
   local result = support.run_lua { file = file, timeout = 30, address, name_of(block), text }
   local expected = expected_output(block.text)
@@ -181,9 +179,8 @@ local function run_c(block)
     "LUA_VERSION=" .. version, timeout = 120,
     env = { MAKEFLAGS = false, LD_PRELOAD = false, SANITIZE = false } }
   if made.code ~= 0 then return tostring(made) end
-  local source = assert(io.open(place .. "/host.c", "w"))
-  source:write((block.text:gsub(address_of_examples:gsub("%p", "%%%0"), support.server().address)))
-  source:close()
+  support.write_file(place .. "/host.c",
+    (block.text:gsub(address_of_examples:gsub("%p", "%%%0"), support.server().address)))
   local built = support.run { "cc", "-Wall", "-Werror", "-I/usr/include/lua" .. version,
     "-o", place .. "/host", place .. "/host.c", place .. "/libmemlock.a", "-llua" .. version,
     "-lmemcached", "-lpthread", timeout = 60, env = { LD_PRELOAD = false } }

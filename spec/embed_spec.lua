@@ -108,13 +108,9 @@ describe("libmemlock.a", function()
       end
     end
     assert.is_true(count > 50, count)
-    local source = assert(io.open(place .. "/host.c", "w"))
-    source:write(table.concat(text))
-    source:close()
+    support.write_file(place .. "/host.c", table.concat(text))
 
-    local file = assert(io.open(support.build .. "/flags"))
-    local flags = file:read("a")
-    file:close()
+    local flags = support.read_file(support.build .. "/flags")
     local command = { flags:match("^%S+"), "-isystem", flags:match("%-isystem (%S*lua%S*)"),
       "-o", place .. "/host", place .. "/host.c", archive,
       "-llua" .. _VERSION:match("%d+%.%d+"), "-lmemcached", "-pthread", timeout = 60 }

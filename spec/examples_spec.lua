@@ -16,15 +16,8 @@ local function command(name, ...)
   return { file = ("examples/%s.lua"):format(name), timeout = 30, server.address, ... }
 end
 
-local function read(path)
-  local file = assert(io.open(path))
-  local text = file:read "a"
-  file:close()
-  return text
-end
-
 local function uses_blocks(name)
-  return read("examples/" .. name .. ".lua"):find("<close>", 1, true)
+  return support.read_file("examples/" .. name .. ".lua"):find("<close>", 1, true)
 end
 
 local function run(name, ...)
@@ -70,8 +63,8 @@ describe("critical_section", function()
   end)
 
   it("is what the README shows", function()
-    local shown = "```lua\n" .. read "examples/critical_section.lua" .. "```"
-    assert.truthy(read "README.md":find(shown, 1, true))
+    local shown = "```lua\n" .. support.read_file "examples/critical_section.lua" .. "```"
+    assert.truthy(support.read_file "README.md":find(shown, 1, true))
   end)
 
   it("waits for the one before it", function()
@@ -228,9 +221,7 @@ describe("mailbox", function()
 
   it("says when the numbers are wrong", function()
     local path = support.tempdir() .. "/mailbox"
-    local file = assert(io.open(path, "w"))
-    file:write("1 message\n1 message\n")
-    file:close()
+    support.write_file(path, "1 message\n1 message\n")
     local result = run("mailbox", path)
     assert.equal(1, result.code)
     assert.truthy(result.err:find("out of order: 1 message", 1, true), tostring(result))

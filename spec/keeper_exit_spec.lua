@@ -96,9 +96,7 @@ describe("a state that is closed", function()
   -- end of its states.
   local function host(mode, count, text, ...)
     local path = support.tempdir() .. "/script.lua"
-    local file = assert(io.open(path, "w"))
-    file:write(text)
-    file:close()
+    support.write_file(path, text)
     local command = { support.build .. "/spec/host", mode, tostring(count), path }
     for _, argument in ipairs { ... } do command[#command + 1] = tostring(argument) end
     command.timeout = 300

@@ -190,9 +190,7 @@ describe("players", function()
     assert.equal("bob in, gold 0", tell(two, "login bob"))
     assert.equal("bob gold 7", tell(two, "earn bob 7"))
     -- As if it had been frozen in the middle of a save.
-    local file = assert(io.open(saves .. "/" .. old_save, "w"))
-    file:write "100\n"
-    file:close()
+    support.write_file(saves .. "/" .. old_save, "100\n")
     one:kill "CONT"
     local answer = tell(one, "logout bob")
     assert.truthy(answer:find "^bob dropped: ", answer)

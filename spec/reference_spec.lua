@@ -37,13 +37,6 @@ local function as_documented(found, documented)
   return copy
 end
 
-local function read(path)
-  local file = assert(io.open(path))
-  local text = file:read "a"
-  file:close()
-  return text
-end
-
 describe("the stubs", function()
   it("have the functions, fields, options and codes of the module", function()
     assert.same(names(module()), names(reference.stubs()))
@@ -113,7 +106,7 @@ describe("the options", function()
 end)
 
 describe("the README", function()
-  local text = read "README.md"
+  local text = support.read_file "README.md"
 
   it("names each function, option, field and code", function()
     local stubs = reference.stubs()

@@ -6,10 +6,7 @@ support.setup()
 local lfs = require "lfs"
 
 local function version()
-  local file = assert(io.open("src/version.h"))
-  local text = file:read("a")
-  file:close()
-  return (text:match('#define ML_VERSION "([^"]+)"'))
+  return (support.read_file("src/version.h"):match('#define ML_VERSION "([^"]+)"'))
 end
 
 it("installs and works in a fresh tree, from a checkout and packed, without a network", function()

@@ -5,16 +5,9 @@ support.setup()
 
 local server = support.server()
 
-local function read(path)
-  local file = assert(io.open(path))
-  local text = file:read("a")
-  file:close()
-  return text
-end
-
 -- Under a sanitizer malloc tells nothing, freed memory is kept for a while, and modules stay
 -- loaded; it finds leaks itself.
-local sanitized = read(support.build .. "/flags"):find("-fsanitize=", 1, true) ~= nil
+local sanitized = support.read_file(support.build .. "/flags"):find("-fsanitize=", 1, true) ~= nil
 
 -- Runs build/spec/host (see spec/support/host.c) with a script of this text.
 local function host(mode, count, text, ...)

@@ -9,16 +9,10 @@ local place
 
 before_each(function() place = support.tempdir() end)
 
-local function write(path, text)
-  local file = assert(io.open(path, "w"))
-  file:write(text)
-  file:close()
-end
-
 -- A folder with headers of Lua that say nothing but their version.
 local function headers(number)
   for _, name in ipairs { "lua.h", "lauxlib.h", "lualib.h" } do
-    write(place .. "/" .. name, "#define LUA_VERSION_NUM " .. number .. "\n")
+    support.write_file(place .. "/" .. name, "#define LUA_VERSION_NUM " .. number .. "\n")
   end
   return place
 end

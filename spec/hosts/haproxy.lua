@@ -7,13 +7,6 @@ local support = require "spec.support"
 
 local haproxy = {}
 
-local function read(path)
-  local file = assert(io.open(path))
-  local text = file:read "a"
-  file:close()
-  return text
-end
-
 -- As installations have it, whose HAProxy is started by root: an empty root directory and no
 -- privileges, among them new threads. Others have no privileges anyway.
 local function without_privileges()
@@ -24,8 +17,8 @@ end
 -- The configuration of the example, with all Lua files loaded in one way, and more in its global
 -- section.
 local function configuration(load, more)
-  local text, count = read("examples/haproxy/haproxy.cfg"):gsub("(\n%s+)lua%-load[%l-]* ",
-    "%1" .. load .. " ")
+  local text, count = support.read_file("examples/haproxy/haproxy.cfg"):gsub(
+    "(\n%s+)lua%-load[%l-]* ", "%1" .. load .. " ")
   assert.equal(2, count)
   text = text:gsub("(\nglobal\n)", "%1" .. without_privileges() .. (more or "") .. "\n")
   local path = support.tempdir() .. "/haproxy.cfg"

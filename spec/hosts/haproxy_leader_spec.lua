@@ -49,14 +49,6 @@ local function token(program)
   end)
 end
 
-local function children(pid)
-  local file = assert(io.open(("/proc/%d/task/%d/children"):format(pid, pid)))
-  local list = {}
-  for child in file:read("a"):gmatch "%d+" do list[#list + 1] = math.tointeger(tonumber(child)) end
-  file:close()
-  return list
-end
-
 for _, load in ipairs { "lua-load", "lua-load-per-thread" } do
   it("one of three leads, and another one when it is killed: " .. load, function()
     local programs = {}
@@ -122,7 +114,7 @@ end)
 
 it("a worker leads, not its master; and after a reload the new worker", function()
   local master = start { arguments = { "-W" } }
-  local workers = children(master.pid)
+  local workers = support.children(master.pid)
   assert.equal(1, #workers)
   assert.equal(workers[1], successor(nil, 5))
   local first_token = token(master)
@@ -135,7 +127,7 @@ it("a worker leads, not its master; and after a reload the new worker", function
   end, support.slack(10))
   assert.is_not.equal(master.pid, second)
   support.eventually(function()
-    local now = children(master.pid)
+    local now = support.children(master.pid)
     return #now == 1 and now[1] == leader()
   end, support.slack(5))
   assert.is_true(token(master) > first_token)
@@ -144,9 +136,7 @@ end)
 it("a daemon leads", function()
   local path = support.tempdir() .. "/pid"
   local parent = start { arguments = { "-D", "-p", path } }
-  local file = assert(io.open(path))
-  local daemon = assert(file:read "n")
-  file:close()
+  local daemon = math.tointeger(tonumber(support.read_file(path)))
   support.defer(function() posix.kill(daemon, "KILL") end)
   assert.is_not.equal(parent.pid, daemon)
   assert.equal(0, parent:wait().code)

@@ -53,14 +53,6 @@ local function start()
   end
 end
 
-local function children(pid)
-  local list = {}
-  local file = assert(io.open(("/proc/%d/task/%d/children"):format(pid, pid)))
-  for child in file:read("a"):gmatch "%d+" do list[#list + 1] = math.tointeger(tonumber(child)) end
-  file:close()
-  return list
-end
-
 it("makes the page once each time it gets old, while 200 requests are under way", function()
   local last = support.count(20) + 1
   local connections_before = connections()
@@ -69,7 +61,7 @@ it("makes the page once each time it gets old, while 200 requests are under way"
   for i = 1, 2 do -- as if on two machines
     local lighttpd = start()
     ports[i] = lighttpd.port
-    local workers = children(lighttpd.pid)
+    local workers = support.children(lighttpd.pid)
     assert.equal(3, #workers)
     for _, pid in ipairs(workers) do is_worker[pid] = true end
   end

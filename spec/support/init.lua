@@ -20,6 +20,7 @@ local posix = require "memlock_posix"
 local child = require "spec.support.child"
 local command = require "spec.support.command"
 local fake = require "spec.support.fake"
+local files = require "spec.support.files"
 local memcached = require "spec.support.memcached"
 local net = require "spec.support.net"
 local nutcracker = require "spec.support.nutcracker"
@@ -162,25 +163,15 @@ local function descriptors()
   return open
 end
 
-local function read_file(path)
-  local file = io.open(path, "rb")
-  if not file then return "" end
-  local text = file:read("a")
-  file:close()
-  return text or ""
-end
-
 -- Names what was not there before, and ends such processes.
 local function leaks(before)
   collectgarbage()
   collectgarbage() -- the second one takes what the finalizers of the first let go
   local found = {}
-  local me = posix.getpid()
-  for pid in read_file(("/proc/%d/task/%d/children"):format(me, me)):gmatch("%d+") do
-    local program = read_file(("/proc/%s/cmdline"):format(pid)):gsub("%z", " ")
-    found[#found + 1] = ("child process %s: %s"):format(pid, program)
-    posix.kill(math.tointeger(tonumber(pid)), "KILL")
-    posix.waitpid(math.tointeger(tonumber(pid)), 10)
+  for _, pid in ipairs(process.children(posix.getpid())) do
+    found[#found + 1] = ("child process %d: %s"):format(pid, process.command_line(pid))
+    posix.kill(pid, "KILL")
+    posix.waitpid(pid, 10)
   end
   for fd, target in pairs(descriptors()) do
     if before[fd] ~= target then
@@ -220,6 +211,11 @@ support.run = process.run -- {program, arguments...} -> result
 support.start_lua = process.start_lua -- (code or table) -> process
 support.run_lua = process.run_lua -- (code or table) -> result
 support.running = process.running -- (pid) -> boolean
+support.state = process.state -- (pid) -> a letter, or nil
+support.process_name = process.name -- (pid) -> string, or nil
+support.children = process.children -- (pid) -> a list of process ids
+support.read_file = files.read -- (path) -> text
+support.write_file = files.write -- (path, text)
 support.command = command.run -- (server or address, {arguments...}) -> result, of `memlock`
 support.start_command = command.start -- (server or address, {arguments...}) -> process
 support.command_path = command.path -- where it is

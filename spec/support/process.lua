@@ -2,6 +2,7 @@
 
 local posix = require "memlock_posix"
 local build = require "spec.support.build"
+local files = require "spec.support.files"
 local scope = require "spec.support.scope"
 
 local process = {}
@@ -181,13 +182,40 @@ function process.run(options)
   return running:wait(options.timeout)
 end
 
+-- What /proc has of a process under this name; "" when it has ended, also just now.
+local function proc(pid, what)
+  local ok, text = pcall(files.read, ("/proc/%d/%s"):format(pid, what))
+  return ok and text or ""
+end
+
+--- The state of any process `pid`: "T" is stopped, "Z" waits to be reaped; nil for none.
+function process.state(pid)
+  return proc(pid, "stat"):match("%) (%a)")
+end
+
 --- Whether any process `pid` still runs; one that has ended and waits to be reaped does not.
 function process.running(pid)
-  local file = io.open(("/proc/%d/stat"):format(pid))
-  local stat = file and file:read("a") -- nil when it ends just now
-  if file then file:close() end
-  local state = stat and stat:match("%) (%a)")
+  local state = process.state(pid)
   return state ~= nil and state ~= "Z" and state ~= "X"
+end
+
+--- The name of any process `pid`, as ps has it; nil for none.
+function process.name(pid)
+  return proc(pid, "comm"):match("[^\n]+")
+end
+
+--- The command line of any process `pid`; "" for none.
+function process.command_line(pid)
+  return (proc(pid, "cmdline"):gsub("%z", " "))
+end
+
+--- The children of any process `pid`: a list of process ids.
+function process.children(pid)
+  local list = {}
+  for child in proc(pid, ("task/%d/children"):format(pid)):gmatch("%d+") do
+    list[#list + 1] = math.tointeger(tonumber(child))
+  end
+  return list
 end
 
 local function lua_command(what)

@@ -12,16 +12,10 @@
 -- module does not tell parameters and types: there, `true` stands for them.
 
 local build = require "spec.support.build"
+local files = require "spec.support.files"
 local process = require "spec.support.process"
 
 local reference = {}
-
-local function read(path)
-  local file = assert(io.open(path, "rb"))
-  local text = file:read "a"
-  file:close()
-  return text
-end
 
 local function new()
   return { functions = {}, fields = {}, options = {}, results = {}, codes = {} }
@@ -205,7 +199,7 @@ end
 -- linker keeps one string within the end of another) each of their ends.
 local function candidates()
   local found = {}
-  local text = read(build.place .. "/memlock.so")
+  local text = files.read(build.place .. "/memlock.so")
   for word in text:gmatch "([%a_][%w_]*)%z" do
     for i = math.max(1, #word - 20), #word do found[word:sub(i)] = true end
   end
@@ -262,7 +256,9 @@ function reference.module(memlock, server, nowhere)
   absent:close()
   client:close()
 
-  for code in read("src/status.c"):gmatch 'return "([%w_]+)"' do interface.codes[code] = true end
+  for code in files.read("src/status.c"):gmatch 'return "([%w_]+)"' do
+    interface.codes[code] = true
+  end
   interface.codes.ok, interface.codes.invalid = nil, nil -- never returned to Lua
   return interface
 end
