@@ -122,9 +122,9 @@ FLAGS  = $(COMPILE) $(WITH_LUA) $(LINK) $(LIBFLAG)
 quoted = '$(subst ','\'',$(1))'
 $(BUILD)/flags: FORCE
 	@mkdir -p $(@D)
-	@printf '%s\n' $(call quoted,$(FLAGS)) | cmp -s - $@ || { \
+	@[ $(call quoted,$(FLAGS)) = "$$(cat $@ 2>/dev/null)" ] || { \
 	  scripts/check-headers $(call quoted,$(COMPILE) $(WITH_LUA)) $(call quoted,$(LINK)) $(@D) \
-    '$(LUA_VERSION)' && \
+	    '$(LUA_VERSION)' && \
 	  printf '%s\n' $(call quoted,$(FLAGS)) >$@; }
 
 # ---- Tests ------------------------------------------------------------------------------------
