@@ -185,7 +185,7 @@ end
 
 --- Raises with what the worker said of it, if it fails.
 function Worker:wait_ready()
-  assert(self.process:read_line(60) == "ready")
+  assert(self.process:read_line(300) == "ready") -- Python takes its time to load what it needs
   return self
 end
 
