@@ -40,8 +40,8 @@ function sections.handoff()
   local goals = { "memlock", "limit", "fixed-10" }
   require "bench.handoff" ("handoff", lab.amount({
     part(16, 3, 4, goals),
-    part(16, 1, 4, { "doubling-5-50", "fixed-5", "fixed-20", "fixed-50", "fixed-100", "compare",
-      "swap" }),
+    part(16, 1, 4, { "doubling-5-50", "fixed-20", "fixed-50", "fixed-100", "turn-2500", "turn-3500",
+      "turn-6000", "turn-9000", "compare", "swap" }),
     part(4, 1, 4, goals),
     part(64, 1, 4, goals),
   }, { part(4, 1, 0.5, goals) }))

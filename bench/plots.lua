@@ -78,7 +78,8 @@ end
 
 local short = { memlock = "memlock", limit = "10 to 500 ms, doubling", ["doubling-5-50"] =
   "5 to 50 ms, doubling", ["fixed-5"] = "2.5-5 ms", ["fixed-10"] = "5-10 ms", ["fixed-20"] =
-  "10-20 ms", ["fixed-50"] = "25-50 ms", ["fixed-100"] = "50-100 ms" }
+  "10-20 ms", ["turn-2500"] = "2.5", ["turn-3500"] = "3.5", ["turn-6000"] = "6",
+  ["turn-9000"] = "9", ["fixed-50"] = "25-50 ms", ["fixed-100"] = "50-100 ms" }
 
 -- What a rule of waiting gives for the commands that it costs.
 local function frontier(path)
@@ -91,7 +92,7 @@ local function frontier(path)
     for _, row in ipairs(rows) do
       if row.way == way and row.processes == processes and short[row.subject] then
         least, most = math.min(least, row.commands), math.max(most, row.commands)
-        local list = row.subject == "memlock" and ours or others
+        local list = (row.subject == "memlock" or row.subject:find "^turn") and ours or others
         list[#list + 1] = ("%g %g %g %s"):format(row.commands, row.rate, row.longest,
           quoted(short[row.subject]))
       end
