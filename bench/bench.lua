@@ -4,6 +4,7 @@
 --
 -- Sections: cycles, trips, cost, handoff, keeper, objects; peers, the libraries of others, in which
 -- memlock and the limit run again beside them. All by default, peers as far as they are installed.
+-- `report` measures nothing, and makes documents and plots of the results that are there.
 -- Results go to bench/results/*.csv; tables and plots, here and in the documents, are made of
 -- these. `quick` measures as briefly as shows that it works, and leaves all in build/bench/results.
 
@@ -90,6 +91,8 @@ local function attempt(fn, ...)
   failures = failures + 1
 end
 
+function sections.report() end
+
 local function run(names)
   local wanted = {}
   for _, name in ipairs(names) do
@@ -105,7 +108,7 @@ local function run(names)
   for _, name in ipairs { "objects", "cycles", "handoff", "peers" } do
     if wanted[name] then attempt(sections[name]) end
   end
-  machine.save()
+  if next(lab.saved) then machine.save() end
   report.print()
   report.write()
 end
