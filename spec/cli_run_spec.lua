@@ -28,8 +28,8 @@ local function is_free(which)
   return (raw:get("memlock:" .. (which or name)) or "") == ""
 end
 
--- What /proc/PID/status tells of ignored signals, without the two that the C library has for itself:
--- it can reset them, and they are not ours to inherit.
+-- What /proc/PID/status tells of ignored signals, without the two that the C library has for
+-- itself: it can reset them, and they are not ours to inherit.
 local function without_internal(text)
   return (text:gsub("(SigIgn:%s*)(%x+)", function(label, mask)
     return ("%s%016x"):format(label, tonumber(mask, 16) & ~(3 << 31))
