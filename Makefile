@@ -83,8 +83,8 @@ SUPPORT  = $(patsubst spec/support/%.c,$(BUILD)/spec/%,$(wildcard spec/support/*
 FUZZERS  = $(patsubst spec/fuzz/%.c,$(BUILD)/spec/%,$(wildcard spec/fuzz/fuzz_*.c))
 TOOLS    = $(patsubst %/posix,%/memlock_posix.so,$(SUPPORT))
 
-.PHONY: all libmemlock.a spec-tools demo embed test test-hosts soak fuzz fuzzers model check \
-        bench bench-peers tidy doc install install-static uninstall dist clean help FORCE
+.PHONY: all libmemlock.a spec-tools bench-tools demo embed test test-hosts soak fuzz fuzzers model \
+        check bench bench-peers tidy doc install install-static uninstall dist clean help FORCE
 .SECONDARY:          # keep the objects that implicit rules chain through
 .DELETE_ON_ERROR:
 
@@ -124,7 +124,7 @@ FLAGS  = $(COMPILE) $(WITH_LUA) $(LINK) $(LIBFLAG)
 quoted = '$(subst ','\'',$(1))'
 $(BUILD)/flags: FORCE
 	@mkdir -p $(@D)
-	@printf '%s\n' $(call quoted,$(FLAGS)) | cmp -s - $@ || { \
+	@[ $(call quoted,$(FLAGS)) = "$$(cat $@ 2>/dev/null)" ] || { \
 	  scripts/check-headers $(call quoted,$(COMPILE) $(WITH_LUA)) $(call quoted,$(LINK)) $(@D) \
 	    '$(LUA_VERSION)' && \
 	  printf '%s\n' $(call quoted,$(FLAGS)) >$@; }
@@ -242,10 +242,17 @@ $(BUILD)/doc/index.html: doc/config.ld src/version.h $(wildcard src/lua_*.c)
 $(BUILD)/bench/worker: $(call objects,$(wildcard bench/*.c)) $(CORE)
 	$(call say,LINK,$@)$(LINK) -o $@ $^ $(ML_LDLIBS) -lm
 
+# The same with other turns of waiters, in microseconds, to show why ours is as long as it is.
+TURNS = $(addprefix $(BUILD)/bench/turn-,2500 3500 6000 9000)
+bench-tools: spec-tools $(TURNS)
+$(TURNS): $(BUILD)/bench/turn-%: src/backoff.c $(BUILD)/bench/worker
+	$(call say,LINK,$@)$(COMPILE) -DML_TURN='($* * 1000)' $(ML_LDFLAGS) $(LDFLAGS) -o $@ $< \
+	  $(call objects,$(wildcard bench/*.c)) $(filter-out %/backoff.o,$(CORE)) $(ML_LDLIBS) -lm
+
 # All figures of doc/performance.md, in some minutes; QUICK=1 shows in seconds that it works.
 bench:
 	@scripts/deps bench
-	@$(MAKE) --no-print-directory all spec-tools
+	@$(MAKE) --no-print-directory all bench-tools
 	@$(LUA) bench/bench.lua $(if $(QUICK),quick)
 
 # The libraries that others use, from Debian.

@@ -17,7 +17,7 @@ local function goal(what, bound, wanted, value, form)
   if value == nil then return end
   local met = bound == "at least" and value >= wanted or bound == "at most" and value <= wanted
   rows[#rows + 1] = { what, ("%s %s"):format(bound, form:format(wanted)), form:format(value),
-    met and "yes" or "**no**" }
+    met and "yes" or "no" }
 end
 
 local function ratio(a, b, key)

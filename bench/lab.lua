@@ -58,10 +58,20 @@ local function waiting(id, label, pauses)
   return { id = id, label = label, backend = "memcached", command = c_worker("limit", pauses) }
 end
 
+-- The core with another constant in backoff.c.
+local function turn(id, label)
+  return { id = id, label = label, backend = "memcached",
+    command = { support.build .. "/bench/" .. id, "core" } }
+end
+
 local subjects = {
   { id = "memlock", label = "memlock (Lua)", backend = "memcached", lua = true },
   { id = "core", label = "its core (C)", backend = "memcached", command = c_worker "core" },
   waiting("limit", "limit", "10-500"),
+  turn("turn-2500", "its core, turns of 2.5 ms"),
+  turn("turn-3500", "its core, turns of 3.5 ms"),
+  turn("turn-6000", "its core, turns of 6 ms"),
+  turn("turn-9000", "its core, turns of 9 ms"),
   { id = "compare", label = "add; gets, compare, cas, delete", backend = "memcached",
     command = c_worker "compare" },
   { id = "swap", label = "add; gets, cas to empty", backend = "memcached",
@@ -185,7 +195,7 @@ end
 
 --- Raises with what the worker said of it, if it fails.
 function Worker:wait_ready()
-  assert(self.process:read_line(60) == "ready")
+  assert(self.process:read_line(300) == "ready") -- Python takes its time to load what it needs
   return self
 end
 

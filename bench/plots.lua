@@ -31,6 +31,9 @@ local function block(name, lines)
   return ("$%s << EOD\n%s\nEOD\n"):format(name, table.concat(lines, "\n"))
 end
 
+local colours = { memlock = "#c0392b", core = "#e59866", limit = "#95a5a6", compare = "#2c6fbb",
+  swap = "#7fb3d5", symfony = "#2c6fbb", tooz = "#7fb3d5", redis = "#27ae60" }
+
 -- Bars, one group for each place and one colour for each client.
 local function bars(name, path, title)
   local rows = lab.load(name)
@@ -53,19 +56,20 @@ local function bars(name, path, title)
     for k, client in ipairs(clients) do cells[k + 1] = ratios[place][client] or "NaN" end
     lines[i] = table.concat(cells, " ")
   end
-  local curves, colours = {}, { "#c0392b", "#e59866", "#7f8c8d", "#2c6fbb", "#7fb3d5", "#27ae60" }
+  local curves = {}
   for k, client in ipairs(clients) do
     curves[k] = ('$data using %d:xtic(1) title %s lc rgb "%s"'):format(k + 1,
-      quoted(lab.label(client)), colours[(k - 1) % #colours + 1])
+      quoted(lab.label(client)), colours[client])
   end
-  draw(path, 760, 360, block("data", lines) .. ([[
+  draw(path, 760, 400, block("data", lines) .. ([[
 set title %s
 set style data histogram
 set style histogram cluster gap 1
 set style fill solid 0.9 noborder
 set yrange [0:*]
 set ylabel "times the limit's cycles per second"
-set key outside right top
+set key outside bottom center horizontal
+set xtics scale 0
 unset grid
 set grid ytics lc rgb "#dddddd"
 plot %s
@@ -74,18 +78,21 @@ end
 
 local short = { memlock = "memlock", limit = "10 to 500 ms, doubling", ["doubling-5-50"] =
   "5 to 50 ms, doubling", ["fixed-5"] = "2.5-5 ms", ["fixed-10"] = "5-10 ms", ["fixed-20"] =
-  "10-20 ms", ["fixed-50"] = "25-50 ms", ["fixed-100"] = "50-100 ms" }
+  "10-20 ms", ["turn-2500"] = "2.5", ["turn-3500"] = "3.5", ["turn-6000"] = "6",
+  ["turn-9000"] = "9", ["fixed-50"] = "25-50 ms", ["fixed-100"] = "50-100 ms" }
 
 -- What a rule of waiting gives for the commands that it costs.
 local function frontier(path)
   local rows = lab.load "handoff"
   if not rows then return end
   local processes, blocks = rows[1].processes, {}
+  local least, most = math.huge, 0
   for _, way in ipairs { "0-200 ms", "at once" } do
     local ours, others = {}, {}
     for _, row in ipairs(rows) do
       if row.way == way and row.processes == processes and short[row.subject] then
-        local list = row.subject == "memlock" and ours or others
+        least, most = math.min(least, row.commands), math.max(most, row.commands)
+        local list = (row.subject == "memlock" or row.subject:find "^turn") and ours or others
         list[#list + 1] = ("%g %g %g %s"):format(row.commands, row.rate, row.longest,
           quoted(short[row.subject]))
       end
@@ -94,26 +101,26 @@ local function frontier(path)
     blocks[#blocks + 1] = block(id, others) .. block(id .. "_ours", ours)
   end
   local title = ("Rules of waiting, and what they cost: %d processes, 5 ms each"):format(processes)
-  draw(path, 900, 400, table.concat(blocks) .. "set multiplot layout 1,2 title " .. quoted(title) ..
-    [[
-
+  local settings = ("set multiplot layout 1,2 title %s\nset xrange [%g:%g]\n"):format(quoted(title),
+    least / 1.3, most * 2.5)
+  draw(path, 900, 420, table.concat(blocks) .. settings .. [[
 set key off
 set logscale x
-set offsets graph 0.05, graph 0.35, graph 0.08, graph 0.05
+set offsets 0, 0, graph 0.2, graph 0.1
 set xlabel "commands per second"
 set title "a pause of 0-200 ms after each release"
 set ylabel "acquisitions per second"
 plot $paused using 1:2 with points ls 2, \
-  $paused using 1:2:4 with labels left offset 0.8,0 tc rgb "#2c6fbb" font ",10", \
+  $paused using 1:2:4 with labels left rotate by 25 offset 0.6,0.4 tc rgb "#2c6fbb" font ",10", \
   $paused_ours using 1:2 with points ls 1, \
-  $paused_ours using 1:2:4 with labels left offset 0.8,0.6 tc rgb "#c0392b" font ",11"
+  $paused_ours using 1:2:4 with labels right offset -0.8,0.4 tc rgb "#c0392b" font ",11"
 set title "asking again at once"
 set ylabel "longest wait, seconds"
-set logscale y
+set yrange [0:*]
 plot $again using 1:3 with points ls 2, \
-  $again using 1:3:4 with labels left offset 0.8,0 tc rgb "#2c6fbb" font ",10", \
+  $again using 1:3:4 with labels left rotate by 25 offset 0.6,0.4 tc rgb "#2c6fbb" font ",10", \
   $again_ours using 1:3 with points ls 1, \
-  $again_ours using 1:3:4 with labels left offset 0.8,0.6 tc rgb "#c0392b" font ",11"
+  $again_ours using 1:3:4 with labels right offset -0.8,-0.4 tc rgb "#c0392b" font ",11"
 unset multiplot
 ]])
 end

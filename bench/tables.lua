@@ -150,7 +150,7 @@ function tables.print(title, rows)
     local cells = {}
     for i, cell in ipairs(row) do
       local pad = (" "):rep(widths[i] - width(cell))
-      cells[i] = cell:find "^%-?%d" and pad .. cell or cell .. pad
+      cells[i] = i > 1 and cell:find "^%-?%d" and pad .. cell or cell .. pad
     end
     print("  " .. table.concat(cells, "  "))
   end

@@ -1,9 +1,11 @@
 #include "backoff.h"
 
 /* One attempt in this time by all waiters together is what the pauses aim at. Shorter ones give few
- * acquisitions more and cost many commands: the plot in doc/performance.md shows where they stand.
- */
-#define TURN (9 * ML_MILLISECOND / 2)
+ * acquisitions more and cost many commands: the plot in doc/performance.md shows where they stand,
+ * and is why this can be set from outside. */
+#ifndef ML_TURN
+#define ML_TURN (9 * ML_MILLISECOND / 2)
+#endif
 #define LONG (250 * ML_MILLISECOND)
 /* At least this much for each other waiter: what keeps a thousand of them bearable. */
 #define SHARE (800 * ML_MILLISECOND / 1000)
@@ -27,7 +29,7 @@ int64_t ml_backoff_pause(struct ml_backoff *backoff, struct ml_sight sight, int6
   backoff->last = sight;
   backoff->looked = true;
 
-  int64_t pause = smaller(TURN * larger(1, others + (same ? 1 : 0)), LONG);
+  int64_t pause = smaller(ML_TURN * larger(1, others + (same ? 1 : 0)), LONG);
   /* Who has waited for long asks up to three times as often. */
   int64_t waited = now - backoff->started;
   pause = pause * AGE / larger(AGE, smaller(waited, 3 * AGE));

@@ -6,7 +6,7 @@
 #include "tap.h"
 
 #define TIMEOUT (2 * ML_SECOND)
-#define SHORT (200 * MS) /* a timeout to run into */
+#define SHORT (400 * MS) /* a timeout to run into */
 #define TTL (30 * ML_SECOND)
 
 static struct server server;
