@@ -63,7 +63,7 @@ static const char status[] =
 static const char list[] = "Usage: memlock list [OPTION]...\n"
                            "Shows the locks that the servers hold now, with this prefix, as far as "
                            "memcached lets one list\n"
-                           "them: what it has just got may be missing, and a proxy lists nothing.\n"
+                           "them: an old one may miss some, and a proxy lists nothing.\n"
                            "\n"
                            "      --json                for programs: a list of objects\n" COMMON;
 
