@@ -26,8 +26,8 @@ end)
 
 -- Seconds of processor time that a process has used.
 local function cpu_time(pid)
-  local file <close> = assert(io.open(("/proc/%d/stat"):format(pid)))
-  local user, system = file:read("a"):match("%) %a" .. (" %S+"):rep(10) .. " (%d+) (%d+)")
+  local stat = support.read_file(("/proc/%d/stat"):format(pid))
+  local user, system = stat:match("%) %a" .. (" %S+"):rep(10) .. " (%d+) (%d+)")
   return (user + system) / 100
 end
 
