@@ -35,7 +35,8 @@ static bool group_lives(const struct job *job) {
 }
 
 /* The guard does what we are about to do, in case that we do not. */
-static void instruct_guard(const struct job *job, int64_t until) {
+static void instruct_guard(struct job *job, int64_t until) {
+  job->guarded_until = until;
   guard_tell(job->guard, (struct guard_order){.group = job->group, .until = until});
 }
 
@@ -74,6 +75,12 @@ static void look_after_lease(struct job *job) {
     return;
   }
   if (job->fate == JOB_LOST) return;
+  if (job->fate == JOB_GOES_ON && now >= job->guarded_until) { /* though renewed since */
+    say("lock \"%s\": we were stopped for so long that the guard killed the command",
+        job->lock->name);
+    seal(job, JOB_LOST, now);
+    return;
+  }
   int64_t kill_at = now + left - margin(job);
   if (left <= notice(job)) {
     say("lock \"%s\" could not be renewed, and its lease ends soon: the command is asked to end",
@@ -193,6 +200,7 @@ int job_start(struct job *job, char **argv) {
     return EXIT_SYSTEM;
   }
   job->group = child.pid;
+  job->guarded_until = ML_FOREVER;
   look_after_lease(job); /* from here on, the guard watches over it, too */
   if (terminal_is_all_ours(&job->terminal)) (void)terminal_lend(&job->terminal, job->group);
   int error = child_go(&child);

@@ -41,8 +41,9 @@ struct job {
 
   pid_t group;
   enum job_fate fate;
-  int64_t kill_at; /* once its fate is sealed */
-  bool is_proven;  /* JOB_LOST: the record is gone, or the lease is over */
+  int64_t kill_at;       /* once its fate is sealed */
+  int64_t guarded_until; /* the guard strikes then, unless it is told otherwise before */
+  bool is_proven;        /* JOB_LOST: the record is gone, or the lease is over */
   bool killed;
   bool asked; /* somebody wants an end of it: TERM, INT or QUIT came, or ended the command */
   bool ended;

@@ -33,6 +33,17 @@ it("a stop of memlock past the lease: the command is gone by then, and it says l
   other:release()
 end)
 
+it("a stop until the guard has struck, and no longer: it says lost, renewed or not", function()
+  for _ = 1, support.count(20) do
+    name = support.name()
+    local program, pids = start(server, { "-t", "3" }, jobs.stubborn)
+    program:kill("STOP")
+    support.eventually(function() return living(pids) == 0 end, 20)
+    program:kill("CONT")
+    assert_ends(program, LOST)
+  end
+end)
+
 it("a stop of everything past the lease: the command does not go on", function()
   local program, pids = start(server, { "-t", "2" }, [[
     echo $$; echo ready
