@@ -2,6 +2,8 @@
 -- that the client got as `sleep`, and it may yield.
 --
 --     lua5.4 examples/cqueues.lua [server]
+--
+-- It needs cqueues (Debian: lua-cqueues).
 
 local cqueues = require "cqueues"
 local memlock = require "memlock"

@@ -3,6 +3,8 @@
 -- descriptor that becomes readable when the lock is lost.
 --
 --     lua5.4 examples/luv.lua [server]
+--
+-- It needs luv (Debian: lua-luv).
 
 local uv = require "luv"
 local memlock = require "memlock"

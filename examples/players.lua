@@ -3,7 +3,8 @@
 --
 --     lua5.4 examples/players.lua [server [directory]]
 --
--- plays one of the game servers. It takes orders from its standard input, as if from the network:
+-- plays one of the game servers. It needs LuaFileSystem (Debian: lua-filesystem), and takes orders
+-- from its standard input, as if from the network:
 --
 --     login NAME | earn NAME GOLD | logout NAME
 --

@@ -3,6 +3,8 @@
 -- work stops at once.
 --
 --     lua5.4 examples/renewal.lua [server [seconds]]
+--
+-- It needs luv (Debian: lua-luv).
 
 local uv = require "luv"
 local memlock = require "memlock"

@@ -73,11 +73,12 @@ describe("what is no memcached", function()
   for what, stranger in pairs(strangers) do
     it("is told from one: " .. what, function()
       local fake = run_stranger(stranger)
-      local client = memlock.client(fake.address, { timeout = 0.3 })
+      -- Who talks without an end keeps us until our time is over.
+      local timeout = what:find("talks", 1, true) and 0.3 or 2
+      local client = memlock.client(fake.address, { timeout = timeout })
       local codes = all_fail(client, what)
       if not stranger.close then
         for name, code in pairs(codes) do
-          -- Who talks without an end may also keep us until our time is over.
           if code ~= "timeout" or not what:find("talks", 1, true) then
             assert.equal("refused", code, what .. ", " .. name)
           end

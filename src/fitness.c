@@ -59,7 +59,7 @@ void ml_fitness(const struct ml_facts *facts, struct ml_findings *findings) {
          "Its memory is nearly full (%llu of %llu bytes): it will refuse or forget locks.",
          (unsigned long long)facts->used, (unsigned long long)facts->limit);
   if (facts->uptime < YOUNG)
-    find(findings, "It was started %lld s ago, and has forgotten what was held before.",
+    find(findings, "It was started %lld s ago: who held a lock before that may still be at work.",
          (long long)facts->uptime);
   if (facts->clock_offset > CLOCKS_DIFFER || facts->clock_offset < -CLOCKS_DIFFER)
     find(findings, "Its wall clock and ours differ by %lld s: tokens rely on NTP after a restart.",

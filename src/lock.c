@@ -760,7 +760,7 @@ enum ml_status ml_lock_break(struct ml_store *store, const struct ml_key *key, c
     if (removal.unanswered) return ML_OK;
     return ml_fail(error, ML_NOT_HELD, "it is free on %s", ml_store_server(store, key));
   case ML_ANSWER_EXISTS:
-    return ml_fail(error, ML_HELD, "something else stands there now on %s%s",
+    return ml_fail(error, ML_HELD, "it was renewed or taken by another meanwhile, on %s%s",
                    ml_store_server(store, key),
                    removal.unanswered ? ", and was not removed" : ": nothing was removed");
   case ML_ANSWER_REFUSED:

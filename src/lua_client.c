@@ -228,8 +228,8 @@ static int client_holder(lua_State *L) {
  * @tparam string name of the lock
  * @tparam holder holder what @{client:holder} returned (its `value` is what counts)
  * @treturn[1] boolean `true`
- * @fails held (something else stands there now, untouched), not_held (it is free), timeout,
- *   unreachable, refused, unsupported, closed
+ * @fails held (it was renewed or taken by another meanwhile, and is untouched), not_held (it is
+ *   free), timeout, unreachable, refused, unsupported, closed
  */
 static int client_break_lock(lua_State *L) {
   struct ml_lua_client *self = ml_lua_checkclient(L, 1);
