@@ -28,7 +28,12 @@ static int64_t notice(const struct job *job) {
   return span > margin(job) ? span : margin(job);
 }
 
-static void send(const struct job *job, int number) { (void)kill(-job->group, number); }
+/* The command is always meant, even where it has joined another group. Until it has ended, its
+ * number is nobody else's. */
+static void send(const struct job *job, int number) {
+  if (!job->ended && getpgid(job->group) != job->group) (void)kill(job->group, number);
+  (void)kill(-job->group, number);
+}
 
 static bool group_lives(const struct job *job) {
   return kill(-job->group, 0) == 0 || errno == EPERM;
@@ -39,22 +44,32 @@ static void instruct_guard(const struct job *job, int64_t until) {
   guard_tell(job->guard, (struct guard_order){.group = job->group, .until = until});
 }
 
+static void end_in_time(struct job *job) {
+  if (job->fate == JOB_GOES_ON || ml_clock_now() < job->kill_at) return;
+  send(job, SIGKILL);
+  if (!job->killed) say_detail("the command is killed");
+  job->killed = true;
+}
+
+/* What is to be done is done before it is said: standard error may block. */
 static void seal(struct job *job, enum job_fate fate, int64_t kill_at) {
-  if (job->fate != JOB_GOES_ON)
-    kill_at = least(kill_at, job->kill_at);
-  else if (kill_at > ml_clock_now())
-    send(job, SIGTERM);
+  bool first = job->fate == JOB_GOES_ON;
+  job->kill_at = first ? kill_at : least(kill_at, job->kill_at);
   job->fate = fate;
-  job->kill_at = kill_at;
-  if (fate == JOB_LOST) instruct_guard(job, kill_at);
+  if (first && kill_at > ml_clock_now()) {
+    send(job, SIGTERM);
+    send(job, SIGCONT); /* what is stopped cannot hear of it */
+  }
+  if (fate == JOB_LOST) instruct_guard(job, job->kill_at);
+  end_in_time(job);
 }
 
 /* The lease. */
 
 static void has_been_lost(struct job *job, const char *message, int64_t grace) {
-  say("%s: the command is %s", message, grace > 0 ? "asked to end" : "killed");
   job->is_proven = true;
   seal(job, JOB_LOST, ml_clock_after(ml_clock_now(), grace));
+  say("%s: the command is %s", message, grace > 0 ? "asked to end" : "killed");
 }
 
 static void look_after_lease(struct job *job) {
@@ -76,9 +91,9 @@ static void look_after_lease(struct job *job) {
   if (job->fate == JOB_LOST) return;
   int64_t kill_at = now + left - margin(job);
   if (left <= notice(job)) {
+    seal(job, JOB_LOST, kill_at);
     say("lock \"%s\" could not be renewed, and its lease ends soon: the command is asked to end",
         job->lock->name);
-    seal(job, JOB_LOST, kill_at);
     return;
   }
   int64_t until = kill_at + margin(job) / 2;
@@ -88,15 +103,11 @@ static void look_after_lease(struct job *job) {
 static void look_after_time(struct job *job) {
   int64_t now = ml_clock_now();
   if (job->fate == JOB_GOES_ON && now >= ml_clock_after(job->started, job->limits.max_hold)) {
+    seal(job, JOB_TOO_LONG, ml_clock_after(now, job->limits.grace));
     say("lock \"%s\" has been held for as long as it may be: the command is asked to end",
         job->lock->name);
-    seal(job, JOB_TOO_LONG, ml_clock_after(now, job->limits.grace));
   }
-  if (job->fate != JOB_GOES_ON && now >= job->kill_at) {
-    if (!job->killed) say_detail("the command is killed");
-    job->killed = true;
-    send(job, SIGKILL);
-  }
+  end_in_time(job);
 }
 
 /* Stopping and going on. */
@@ -151,8 +162,8 @@ static void forward(struct job *job) {
     if (number == SIGCONT) {
       resume(job);
     } else if (!job->ended) {
-      say_detail("signal %d goes on to the command", number);
       send(job, number == SIGTTIN ? SIGTSTP : number);
+      say_detail("signal %d went on to the command", number);
     }
   }
 }

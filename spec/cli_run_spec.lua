@@ -492,6 +492,12 @@ describe("--max-hold", function()
   end)
 end)
 
+it("a command that is stopped hears TERM all the same when it has to end", function()
+  local result = ends(124, { "run", "--max-hold", "0.5", "-g", "30", name, "--", "sh", "-c",
+    [[trap 'echo term; exit 0' TERM; kill -STOP $$; sleep 300]] })
+  assert.equal("term\n", result.out)
+end)
+
 describe("our messages", function()
   it("are on standard error only, and more or less of them", function()
     local loud = ends(0, { "run", "-v", name, "--", "echo", "out" })
