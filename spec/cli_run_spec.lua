@@ -547,6 +547,19 @@ describe("help", function()
     assert.equal(version, ends(0, { "-V" }).out)
   end)
 
+  it("that is written to a closed descriptor is a failure", function()
+    for _, words in ipairs { "--help", "--version", "status " .. name, "list" } do
+      local result = support.run { "sh", "-c", ('"$0" %s >&-'):format(words),
+        support.command_path, env = { MEMLOCK_SERVERS = server.address } }
+      assert.same({ 71, "memlock: standard output cannot be written\n" },
+        { result.code, result.err }, words)
+    end
+    -- Of `run` nothing is written there.
+    local result = support.run { "sh", "-c", '"$0" run "$1" -- sh -c "exit 3" >&-',
+      support.command_path, name, env = { MEMLOCK_SERVERS = server.address } }
+    assert.same({ 3, "" }, { result.code, result.err })
+  end)
+
   it("that cannot be written is a failure", function()
     if not lfs.attributes("/dev/full") then return pending("there is no /dev/full") end
     local result = support.run { "sh", "-c", '"$0" --help >/dev/full', support.command_path }
