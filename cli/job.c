@@ -119,6 +119,17 @@ static void resume(struct job *job) {
   send(job, SIGCONT);
 }
 
+/* It would be stopped, and have the lock, for ever: the terminal is somebody else's, and nobody
+ * could continue us. The system does the same to a group that its shell has left. Once: what
+ * ignores it may want the terminal again at once. */
+static void hang_up(struct job *job) {
+  if (job->hung_up) return;
+  job->hung_up = true;
+  send(job, SIGHUP);
+  send(job, SIGCONT);
+  say("the command wants a terminal that it cannot have: it is sent a hang-up");
+}
+
 /* The command was stopped: what a shell would want to know, we follow. */
 static void follow(struct job *job, int number) {
   bool wants_terminal = number == SIGTTIN || number == SIGTTOU;
@@ -131,7 +142,10 @@ static void follow(struct job *job, int number) {
   terminal_take_back(&job->terminal, job->group);
   bool stopped = signals_stop(number == SIGSTOP ? SIGTSTP : number, true);
   /* Where nobody could continue us, Ctrl-Z would have been ignored without us. */
-  if (stopped || number == SIGTSTP) resume(job);
+  if (stopped || number == SIGTSTP)
+    resume(job);
+  else if (wants_terminal)
+    hang_up(job);
 }
 
 static void take_note(struct job *job, int status) {

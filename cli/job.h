@@ -44,6 +44,7 @@ struct job {
   int64_t kill_at; /* once its fate is sealed */
   bool is_proven;  /* JOB_LOST: the record is gone, or the lease is over */
   bool killed;
+  bool hung_up; /* it was told that there is no terminal for it */
   bool ended;
   int status; /* of waitpid, once it has ended */
 };
