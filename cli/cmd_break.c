@@ -70,11 +70,11 @@ static int remove_shown(const struct view *view, struct look *shown) {
   return say_result(name, ML_HELD, &error);
 }
 
-/* Asks at the terminal. */
+/* Asks at the terminal. Nobody agrees to what could not be shown. */
 static bool is_agreed(void) {
   char answer[16];
   (void)fputs("Remove it? [y/N] ", stdout);
-  (void)fflush(stdout);
+  if (fflush(stdout) != 0 || ferror(stdout)) return false;
   if (fgets(answer, sizeof answer, stdin) == NULL) return false;
   return strcmp(answer, "y\n") == 0 || strcmp(answer, "yes\n") == 0;
 }

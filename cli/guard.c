@@ -16,8 +16,11 @@
 /* As in signals.c: poll's clock stands still while the machine is suspended, the lease does not. */
 #define NAP (ML_SECOND / 2)
 
+/* Its leader, too, which may have joined another group. */
 static void strike(pid_t group) {
-  if (group > 0) (void)kill(-group, SIGKILL);
+  if (group <= 0) return;
+  (void)kill(-group, SIGKILL);
+  (void)kill(group, SIGKILL);
 }
 
 /* Reads all orders that have come; false at the end of the pipe. */
@@ -92,5 +95,6 @@ bool guard_replace(struct guard *guard) {
 void guard_end(struct guard *guard) {
   if (guard->pid < 0) return;
   (void)close(guard->fd);
+  (void)kill(guard->pid, SIGKILL); /* it may be stopped */
   while (waitpid(guard->pid, NULL, 0) < 0 && errno == EINTR) continue;
 }

@@ -28,7 +28,12 @@ static int64_t notice(const struct job *job) {
   return span > margin(job) ? span : margin(job);
 }
 
-static void send(const struct job *job, int number) { (void)kill(-job->group, number); }
+/* The command is always meant, even where it has joined another group. Until it has ended, its
+ * number is nobody else's. */
+static void send(const struct job *job, int number) {
+  if (!job->ended && getpgid(job->group) != job->group) (void)kill(job->group, number);
+  (void)kill(-job->group, number);
+}
 
 static bool group_lives(const struct job *job) {
   return kill(-job->group, 0) == 0 || errno == EPERM;
@@ -40,22 +45,32 @@ static void instruct_guard(struct job *job, int64_t until) {
   guard_tell(job->guard, (struct guard_order){.group = job->group, .until = until});
 }
 
+static void end_in_time(struct job *job) {
+  if (job->fate == JOB_GOES_ON || ml_clock_now() < job->kill_at) return;
+  send(job, SIGKILL);
+  if (!job->killed) say_detail("the command is killed");
+  job->killed = true;
+}
+
+/* What is to be done is done before it is said: standard error may block. */
 static void seal(struct job *job, enum job_fate fate, int64_t kill_at) {
-  if (job->fate != JOB_GOES_ON)
-    kill_at = least(kill_at, job->kill_at);
-  else if (kill_at > ml_clock_now())
-    send(job, SIGTERM);
+  bool first = job->fate == JOB_GOES_ON;
+  job->kill_at = first ? kill_at : least(kill_at, job->kill_at);
   job->fate = fate;
-  job->kill_at = kill_at;
-  if (fate == JOB_LOST) instruct_guard(job, kill_at);
+  if (first && kill_at > ml_clock_now()) {
+    send(job, SIGTERM);
+    send(job, SIGCONT); /* what is stopped cannot hear of it */
+  }
+  if (fate == JOB_LOST) instruct_guard(job, job->kill_at);
+  end_in_time(job);
 }
 
 /* The lease. */
 
 static void has_been_lost(struct job *job, const char *message, int64_t grace) {
-  say("%s: the command is %s", message, grace > 0 ? "asked to end" : "killed");
   job->is_proven = true;
   seal(job, JOB_LOST, ml_clock_after(ml_clock_now(), grace));
+  say("%s: the command is %s", message, grace > 0 ? "asked to end" : "killed");
 }
 
 static void look_after_lease(struct job *job) {
@@ -76,16 +91,16 @@ static void look_after_lease(struct job *job) {
   }
   if (job->fate == JOB_LOST) return;
   if (job->fate == JOB_GOES_ON && now >= job->guarded_until) { /* though renewed since */
+    seal(job, JOB_LOST, now);
     say("lock \"%s\": we were stopped for so long that the guard killed the command",
         job->lock->name);
-    seal(job, JOB_LOST, now);
     return;
   }
   int64_t kill_at = now + left - margin(job);
   if (left <= notice(job)) {
+    seal(job, JOB_LOST, kill_at);
     say("lock \"%s\" could not be renewed, and its lease ends soon: the command is asked to end",
         job->lock->name);
-    seal(job, JOB_LOST, kill_at);
     return;
   }
   int64_t until = kill_at + margin(job) / 2;
@@ -95,15 +110,11 @@ static void look_after_lease(struct job *job) {
 static void look_after_time(struct job *job) {
   int64_t now = ml_clock_now();
   if (job->fate == JOB_GOES_ON && now >= ml_clock_after(job->started, job->limits.max_hold)) {
+    seal(job, JOB_TOO_LONG, ml_clock_after(now, job->limits.grace));
     say("lock \"%s\" has been held for as long as it may be: the command is asked to end",
         job->lock->name);
-    seal(job, JOB_TOO_LONG, ml_clock_after(now, job->limits.grace));
   }
-  if (job->fate != JOB_GOES_ON && now >= job->kill_at) {
-    if (!job->killed) say_detail("the command is killed");
-    job->killed = true;
-    send(job, SIGKILL);
-  }
+  end_in_time(job);
 }
 
 /* Stopping and going on. */
@@ -113,6 +124,17 @@ static void resume(struct job *job) {
   if (job->fate != JOB_GOES_ON || job->ended) return;
   if (job->terminal.lent) (void)terminal_lend(&job->terminal, job->group);
   send(job, SIGCONT);
+}
+
+/* It would be stopped, and have the lock, for ever: the terminal is somebody else's, and nobody
+ * could continue us. The system does the same to a group that its shell has left. Once: what
+ * ignores it may want the terminal again at once. */
+static void hang_up(struct job *job) {
+  if (job->hung_up) return;
+  job->hung_up = true;
+  send(job, SIGHUP);
+  send(job, SIGCONT);
+  say("the command wants a terminal that it cannot have: it is sent a hang-up");
 }
 
 /* The command was stopped: what a shell would want to know, we follow. */
@@ -127,7 +149,10 @@ static void follow(struct job *job, int number) {
   terminal_take_back(&job->terminal, job->group);
   bool stopped = signals_stop(number == SIGSTOP ? SIGTSTP : number, true);
   /* Where nobody could continue us, Ctrl-Z would have been ignored without us. */
-  if (stopped || number == SIGTSTP) resume(job);
+  if (stopped || number == SIGTSTP)
+    resume(job);
+  else if (wants_terminal)
+    hang_up(job);
 }
 
 static bool wants_end(int number) {
@@ -164,9 +189,9 @@ static void forward(struct job *job) {
     if (number == SIGCONT) {
       resume(job);
     } else if (!job->ended) {
-      say_detail("signal %d goes on to the command", number);
       if (wants_end(number)) job->asked = true;
       send(job, number == SIGTTIN ? SIGTSTP : number);
+      say_detail("signal %d went on to the command", number);
     }
   }
 }

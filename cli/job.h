@@ -45,7 +45,8 @@ struct job {
   int64_t guarded_until; /* the guard strikes then, unless it is told otherwise before */
   bool is_proven;        /* JOB_LOST: the record is gone, or the lease is over */
   bool killed;
-  bool asked; /* somebody wants an end of it: TERM, INT or QUIT came, or ended the command */
+  bool asked;   /* somebody wants an end of it: TERM, INT or QUIT came, or ended the command */
+  bool hung_up; /* it was told that there is no terminal for it */
   bool ended;
   int status; /* of waitpid, once it has ended */
 };

@@ -55,11 +55,13 @@ static int choose(int argc, char **argv) {
 }
 
 /* Where we were started with a closed standard descriptor, a pipe or socket of ours must not take
- * its number. The command finds it closed, as we did. */
+ * its number. What is there instead is open the wrong way round, so that its use fails as it would
+ * have. The command finds it closed, as we did. */
 static void occupy_standard_descriptors(void) {
-  int fd = open("/dev/null", O_RDWR | O_CLOEXEC);
-  while (fd >= 0 && fd <= STDERR_FILENO) fd = open("/dev/null", O_RDWR | O_CLOEXEC);
-  if (fd >= 0) (void)close(fd);
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
+    if (fcntl(fd, F_GETFD) >= 0) continue;
+    (void)open("/dev/null", O_CLOEXEC | (fd == STDIN_FILENO ? O_WRONLY : O_RDONLY));
+  }
 }
 
 int main(int argc, char **argv) {

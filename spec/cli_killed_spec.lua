@@ -112,3 +112,11 @@ it("kill -9 while it waits leaves no record", function()
   support.sleep(0.2)
   assert.is_false(memlock.client(server.address):holder(name))
 end)
+
+it("a guard that is stopped keeps nobody waiting", function()
+  local program, pids = start()
+  support.posix.kill(pids.guard, "STOP")
+  for _, what in ipairs { "command", "grandchild" } do support.posix.kill(pids[what], "KILL") end
+  assert.equal(128 + support.posix.signals.KILL, program:wait(20).code)
+  assert.is_false(support.running(pids.guard))
+end)

@@ -123,6 +123,23 @@ describe("a record that is gone", function()
     assert.is_nil(raw:get(key))
   end)
 
+  it("ends the command also where nobody reads what we have to say", function()
+    local place = support.tempdir() .. "/fifo"
+    assert.equal(0, support.run({ "mkfifo", place }).code)
+    local program = support.start { "sh", "-c", [[
+      exec 3<>"$1"
+      dd if=/dev/zero of="$1" bs=4096 oflag=nonblock 2>/dev/null # as much as goes in
+      exec "$0" run --wait 10 --ttl 15 "$2" -- sh -c 'echo $$; exec sleep 300' 2>"$1"]],
+      support.command_path, place, name, env = { MEMLOCK_SERVERS = server.address } }
+    local pid = math.tointeger(tonumber(program:read_line(20)))
+    support.defer(function() support.posix.kill(pid, "KILL") end)
+    raw:set(key, "memlock/1 other 1 1 60 somebody", 60)
+    -- The renewal after 5 s tells. The guard would only act when the lease has nearly ended.
+    support.eventually(function() return not support.running(pid) end, 12)
+    program:kill("KILL") -- it waits for its reader
+    program:wait()
+  end)
+
   it("or is somebody else's: the same, and it stays theirs", function()
     local program, pids = start(server, { "-t", "1.5" }, jobs.stubborn)
     raw:set(key, "memlock/1 other 1 1 60 somebody", 60)

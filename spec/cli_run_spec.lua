@@ -528,6 +528,12 @@ describe("--max-hold", function()
   end)
 end)
 
+it("a command that is stopped hears TERM all the same when it has to end", function()
+  local result = ends(124, { "run", "--max-hold", "0.5", "-g", "30", name, "--", "sh", "-c",
+    [[trap 'echo term; exit 0' TERM; kill -STOP $$; sleep 300]] })
+  assert.equal("term\n", result.out)
+end)
+
 describe("our messages", function()
   it("are on standard error only, and more or less of them", function()
     local loud = ends(0, { "run", "-v", name, "--", "echo", "out" })
@@ -575,6 +581,19 @@ describe("help", function()
     local version = "memlock " .. memlock._VERSION .. "\n"
     assert.equal(version, ends(0, { "--version" }).out)
     assert.equal(version, ends(0, { "-V" }).out)
+  end)
+
+  it("that is written to a closed descriptor is a failure", function()
+    for _, words in ipairs { "--help", "--version", "status " .. name, "list" } do
+      local result = support.run { "sh", "-c", ('"$0" %s >&-'):format(words),
+        support.command_path, env = { MEMLOCK_SERVERS = server.address } }
+      assert.same({ 71, "memlock: standard output cannot be written\n" },
+        { result.code, result.err }, words)
+    end
+    -- Of `run` nothing is written there.
+    local result = support.run { "sh", "-c", '"$0" run "$1" -- sh -c "exit 3" >&-',
+      support.command_path, name, env = { MEMLOCK_SERVERS = server.address } }
+    assert.same({ 3, "" }, { result.code, result.err })
   end)
 
   it("that cannot be written is a failure", function()

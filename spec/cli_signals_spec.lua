@@ -200,6 +200,17 @@ describe("at a terminal", function()
     terminal:expect("%[4%]> ")
   end)
 
+  it("in nobody's background, what wants the terminal is hung up, and keeps no lock", function()
+    local terminal = shell()
+    terminal:type("(" .. run() .. [[sh -c 'echo pid $$; sleep 0.5; read line </dev/tty' &)]]
+      .. "\n")
+    local pid = math.tointeger(tonumber(terminal:expect("pid (%d+)\r")))
+    support.defer(function() posix.kill(pid, "KILL") end)
+    support.eventually(function() return not support.running(pid) end)
+    support.eventually(function() return not is_held() end)
+    terminal:expect("hang%-up")
+  end)
+
   it("it shares a pipeline with a program that wants the terminal", function()
     local terminal = shell()
     local pager = [[sh -c 'cat >/dev/null; read key </dev/tty; echo "key $key"']]

@@ -406,6 +406,15 @@ describe("break", function()
       assert.equal(0, (ask("yes\n")))
     end)
 
+    it("removes nothing that it could not show", function()
+      local lock = hold()
+      local terminal = support.terminal { "sh", "-c", '"$0" break "$1" >/dev/full',
+        support.command_path, name, env = { MEMLOCK_SERVERS = server.address } }
+      terminal:type("y\n")
+      assert.same({ "exit", 1 }, { terminal:wait() })
+      assert(lock:verify())
+    end)
+
     it("leaves somebody else alone who got it meanwhile", function()
       local lock = hold { label = "first" }
       local second

@@ -150,6 +150,13 @@ static int l_getppid(lua_State *L) {
   return 1;
 }
 
+/* setpgid(pid, group) -> true; 0 is this process, or a group of its own */
+static int l_setpgid(lua_State *L) {
+  if (setpgid(check_int(L, 1), check_int(L, 2)) < 0) return fail(L, "setpgid");
+  lua_pushboolean(L, 1);
+  return 1;
+}
+
 static int push_status(lua_State *L, int status) {
   if (WIFSIGNALED(status)) {
     lua_pushliteral(L, "signal");
@@ -647,6 +654,7 @@ static const luaL_Reg functions[] = {
     {"_exit", l_exit},
     {"getpid", l_getpid},
     {"getppid", l_getppid},
+    {"setpgid", l_setpgid},
     {"waitpid", l_waitpid},
     {"kill", l_kill},
     {"pdeathsig", l_pdeathsig},
