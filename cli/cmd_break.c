@@ -73,8 +73,8 @@ static int remove_shown(const struct view *view, struct look *shown) {
 /* Asks at the terminal. Nobody agrees to what could not be shown. */
 static bool is_agreed(void) {
   char answer[16];
-  (void)fputs("Remove it? [y/N] ", stdout);
-  if (fflush(stdout) != 0 || ferror(stdout)) return false;
+  (void)fflush(stdout);
+  if (ferror(stdout) || fputs("Remove it? [y/N] ", stderr) < 0) return false;
   if (fgets(answer, sizeof answer, stdin) == NULL) return false;
   return strcmp(answer, "y\n") == 0 || strcmp(answer, "yes\n") == 0;
 }

@@ -259,7 +259,7 @@ static int give_up(struct ml_lock *lock, int code) {
   if (status == ML_OK) {
     say_detail("lock \"%s\" is given up", lock->name);
   } else if (status == ML_LOST) {
-    say("%s", error.message);
+    say_error("%s", error.message);
     return EXIT_LOST;
   } else {
     say("%s: the lock ends by itself, in %" PRId64 " s at most", error.message,
@@ -302,8 +302,12 @@ static int run_guarded(struct job *job, const struct settings *settings) {
     signals_die(number);
     return EXIT_SIGNAL + number;
   }
-  say("%s", error.message);
-  return status == ML_HELD ? settings->busy : exit_code_of(status);
+  if (status == ML_HELD) {
+    say("%s", error.message);
+    return settings->busy;
+  }
+  say_error("%s", error.message);
+  return exit_code_of(status);
 }
 
 static int fail(const char *what) {

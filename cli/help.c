@@ -43,7 +43,7 @@ static const char run[] =
     "      --max-hold SECONDS    end COMMAND when it takes longer\n"
     "      --label TEXT          what others are shown as the holder (host:pid)\n"
     "      --identity TEXT       the holder's identity: who has it takes the lock over\n"
-    "  -q, --quiet               say nothing of locks\n"
+    "  -q, --quiet               say nothing but errors: not that it is held\n"
     "  -v, --verbose             say what is done\n" COMMON "\n"
     "Times are in seconds, or with s, m, h or d behind them: 90, 0.5, 2m.\n"
     "COMMAND sees MEMLOCK_NAME and MEMLOCK_TOKEN. The exit code is its own, or 128+n when signal "

@@ -70,7 +70,7 @@ static void seal(struct job *job, enum job_fate fate, int64_t kill_at) {
 static void has_been_lost(struct job *job, const char *message, int64_t grace) {
   job->is_proven = true;
   seal(job, JOB_LOST, ml_clock_after(ml_clock_now(), grace));
-  say("%s: the command is %s", message, grace > 0 ? "asked to end" : "killed");
+  say_error("%s: the command is %s", message, grace > 0 ? "asked to end" : "killed");
 }
 
 static void look_after_lease(struct job *job) {
@@ -92,14 +92,15 @@ static void look_after_lease(struct job *job) {
   if (job->fate == JOB_LOST) return;
   if (job->fate == JOB_GOES_ON && now >= job->guarded_until) { /* though renewed since */
     seal(job, JOB_LOST, now);
-    say("lock \"%s\": we were stopped for so long that the guard killed the command",
-        job->lock->name);
+    say_error("lock \"%s\": we were stopped for so long that the guard killed the command",
+              job->lock->name);
     return;
   }
   int64_t kill_at = now + left - margin(job);
   if (left <= notice(job)) {
     seal(job, JOB_LOST, kill_at);
-    say("lock \"%s\" could not be renewed, and its lease ends soon: the command is asked to end",
+    say_error(
+        "lock \"%s\" could not be renewed, and its lease ends soon: the command is asked to end",
         job->lock->name);
     return;
   }
@@ -111,8 +112,8 @@ static void look_after_time(struct job *job) {
   int64_t now = ml_clock_now();
   if (job->fate == JOB_GOES_ON && now >= ml_clock_after(job->started, job->limits.max_hold)) {
     seal(job, JOB_TOO_LONG, ml_clock_after(now, job->limits.grace));
-    say("lock \"%s\" has been held for as long as it may be: the command is asked to end",
-        job->lock->name);
+    say_error("lock \"%s\" has been held for as long as it may be: the command is asked to end",
+              job->lock->name);
   }
   end_in_time(job);
 }
