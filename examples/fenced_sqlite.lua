@@ -5,9 +5,9 @@
 -- adds an amount to an account, and thinks for some seconds between the read and the write. It
 -- needs LuaSQL (Debian: lua-sql-sqlite3). A program that is frozen there for longer than the ttl
 -- wakes up without the lock, and another one may have written meanwhile. No check in the program
--- can rule that out, since it may freeze between the check and the write. So the table remembers the
--- token of its last writer, and the write itself, in one statement, asks for a token that is not
--- smaller.
+-- can rule that out, since it may freeze between the check and the write. So the table remembers
+-- the token of its last writer, and the write itself, in one statement, asks for a token that is
+-- not smaller.
 
 local memlock = require "memlock"
 local sqlite = require "luasql.sqlite3"
