@@ -257,6 +257,7 @@ static enum ml_status take(struct ml_lock *lock, struct ml_store *store, struct 
   struct ml_version version;
   const struct ml_version *at = NULL;
   enum ml_status status = ML_TIMEOUT;
+  bool uncounted = false; /* our record stands there without a token, for the next to replace */
   struct tries tries = {0};
   while (fly(&tries, store)) {
     char text[ML_RECORD_MAX];
@@ -281,7 +282,7 @@ static enum ml_status take(struct ml_lock *lock, struct ml_store *store, struct 
     switch (whose(lock->id, &view, &write, &record)) {
     case THIS_WRITE:
       if (!replies && !is_counted(&view)) {
-        lock->in_doubt = true;
+        uncounted = true;
         status = ml_fail(error, ML_REFUSED, "%s did not count its fence",
                          ml_store_server(store, &lock->key));
         version = view.version;
@@ -324,6 +325,7 @@ static enum ml_status take(struct ml_lock *lock, struct ml_store *store, struct 
       return held_by(lock, store, &record, error);
     }
   }
+  if (uncounted) lock->in_doubt = true;
   return status;
 }
 

@@ -838,9 +838,8 @@ inline acquire(x, l) {
        :: went && FENCE_GONE(l) -> /* since it was seen: the next flight seeds it */
           gone = 1;
           if
-          :: OURS(x, l) -> doubt[x] = doubt[x] | (1 << lock[x].id);
-             word = link[l].v_cas; clear_flight(l); tries++
-          :: !OURS(x, l) -> clear_flight(l); res = LOST
+          :: OURS(x, l) -> word = link[l].v_cas; clear_flight(l); tries++
+          :: !OURS(x, l) -> clear_flight(l); gone = 0; res = LOST
           fi
        :: went && FENCE_MISSING(l) && !FENCE_GONE(l) -> /* just counted: without it nothing is believed */
           doubt[x] = doubt[x] | (1 << lock[x].id); clear_flight(l); drop(l); tries++
@@ -869,6 +868,10 @@ inline acquire(x, l) {
        link[l].pend = 0; wrote = 0; flights++;
        look()
   :: else -> if
+       :: res != OK && gone -> doubt[x] = doubt[x] | (1 << lock[x].id) /* its record stands there */
+       :: else
+       fi;
+       if
        :: res != OK -> lock[x].unsettled =
             (lock[x].unsettled || (doubt[x] & (1 << lock[x].id)) != 0);
        :: else

@@ -1126,6 +1126,7 @@ static void test_lock_seeds_a_fence_again_when_it_has_gone(void **state) {
   assert_int_equal(a.lock->token, server_number(&server, "#memlock:gone-fence"));
   assert_int_equal(record_at(&server, "memlock:gone-fence").seq, a.lock->seq);
   assert_int_equal(ml_store_round_trips(a.store), 8);
+  assert_false(a.lock->in_doubt); /* the record without a token was replaced */
   last = a.lock->token;
   assert_ok(&a, release(&a));
 
