@@ -9,7 +9,7 @@ local lua_version = _VERSION:match("%d+%.%d+")
 local function run(command)
   command.env = command.env or {}
   for _, name in ipairs { "BUILD", "LUA", "LUA_PATH", "LUA_CPATH", "LD_PRELOAD", "MAKEFLAGS",
-    "MAKELEVEL", "MFLAGS" } do
+    "MAKELEVEL", "MFLAGS", "LUA_VERSION" } do
     command.env[name] = command.env[name] or false
   end
   command.timeout = 200
