@@ -370,11 +370,7 @@ it("a connection that was made only to ask for statistics is not used for locks"
       elseif not command.key then
         return
       else
-        raw:send(command.line .. "\r\n" .. (command.data and command.data .. "\r\n" or ""))
-        repeat
-          local line = raw:line()
-          connection:write(line .. "\r\n")
-        until command.name ~= "gets" or line == "END" or line:find("^%u+_ERROR")
+        connection:write(raw:answer(command))
       end
     end
   end)

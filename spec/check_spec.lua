@@ -333,11 +333,7 @@ describe("what is no memcached by its own words", function()
       while true do
         local command = connection:read_command()
         if not command or not command.key or command.name == "stats" then return end
-        raw:send(command.line .. "\r\n" .. (command.data and command.data .. "\r\n" or ""))
-        repeat
-          local line = raw:line()
-          connection:write(line .. "\r\n")
-        until command.name ~= "gets" or line == "END"
+        connection:write(raw:answer(command))
       end
     end)
     local about = check(fake.address)

@@ -168,26 +168,6 @@ describe("refresh with a longer ttl that failed", function()
   end)
 end)
 
-describe("refresh with a longer ttl that failed", function()
-  it("leaves the renewal as it was, and the lock held", function()
-    local own = memlock.client(relay.address, { timeout = 0.2 })
-    local lock = assert(own:lock(support.name(), { ttl = 1, auto_refresh = true }):acquire())
-    renewed(own)
-    relay:pause("both")
-    fails_as("timeout", lock:refresh(60))
-    relay:plain()
-    relay:cut()
-    keeping.throughout(1.5, function()
-      local held, left = lock:held()
-      assert.is_true(held and left <= 1, left)
-    end)
-    assert.is_true(lock:refresh(60)) -- and one that succeeds is the rule from then on
-    assert.is_true(select(2, lock:held()) > 1)
-    assert.is_true(lock:release())
-    own:close()
-  end)
-end)
-
 --------------------------------------------------------------------------------
 -- One writer
 

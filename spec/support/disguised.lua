@@ -36,16 +36,8 @@ local function disguised(changes)
       elseif command.name == "stats" then
         facts.time = changes.time and tostring(os.time() + changes.time) or tostring(os.time())
         connection:write(listing(command.line:find("settings") and settings or facts))
-      elseif command.name == "gets" then
-        local value, flags, cas = raw:gets(command.key)
-        if value then
-          connection:write(("VALUE %s %d %d %d\r\n%s\r\n"):format(command.key, flags, #value, cas,
-            value))
-        end
-        connection:write("END\r\n")
       elseif command.name ~= "quit" then
-        local reply = raw:command(command.line, command.data)
-        connection:write(reply .. "\r\n")
+        connection:write(raw:answer(command))
       end
     end
   end)

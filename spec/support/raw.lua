@@ -37,6 +37,18 @@ function Client:command(text, data)
   return self:line()
 end
 
+--- Passes on a command that a fake server has read and that wants a reply; of values of one line.
+-- @return the whole reply
+function Client:answer(command)
+  local lines = { self:command(command.line, command.data) }
+  if command.name == "gets" then
+    while lines[#lines] ~= "END" and not lines[#lines]:find "^[%u_]*ERROR" do
+      lines[#lines + 1] = self:line()
+    end
+  end
+  return table.concat(lines, "\r\n") .. "\r\n"
+end
+
 local function unexpected(command, reply)
   error(("raw client: unexpected reply to %q: %q"):format(command, reply), 3)
 end
